@@ -1,0 +1,1 @@
+"""The commands: they read the configs, check them across fields and call the rest."""

@@ -1,0 +1,120 @@
+"""What every command has in common: exit codes, one-line messages, Hydra. Imports no torch."""
+
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from bertlab.errors import Interrupted, UserError
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+QUOTING = (
+    "quote what has spaces, brackets, = or letters beyond ASCII twice, for the shell and for Hydra: "
+    """data.train_files='["my text.txt"]'"""
+)
+
+
+def run_command(command: Callable[[], None]) -> int:
+    """Run a command and turn what escapes into an exit code.
+
+    Args:
+        command: what to run.
+
+    Returns:
+        0 done, 1 it failed, 2 the user's input was wrong, 130 SIGINT, 143 SIGTERM.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for chatty in ("httpx", "fsspec", "datasets", "filelock", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        command()
+    except UserError as error:
+        print_error(str(error))
+        return 2
+    except Interrupted as interrupted:
+        print_error(f"interrupted by {interrupted}")
+        return interrupted.exit_code
+    except KeyboardInterrupt:
+        print_error("interrupted by SIGINT")
+        return 130
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def print_error(message: str) -> None:
+    """Print ``error:`` and the message, one line for each problem."""
+    for line in message.splitlines():
+        print(f"error: {line}" if line.strip() else line, file=sys.stderr)
+
+
+def run_hydra_command(task: Callable[..., None]) -> int:
+    """Compose the config from the command line and run ``task(config, name=..., overrides=...)``.
+
+    Args:
+        task: takes the RunConfig, the name of the experiment and the overrides of the command line.
+
+    Returns:
+        The exit code, as ``run_command``.
+    """
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig
+    from omegaconf.errors import OmegaConfBaseException
+
+    from bertlab.cli.schema import register_schemas
+    from bertlab.cli.validate import to_run_config
+
+    register_schemas()
+    # Without this Hydra prints the errors itself, with tracebacks, and exits with 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+
+    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
+    def application(config: DictConfig) -> None:
+        hydra_config = HydraConfig.get()
+        experiment = hydra_config.runtime.choices.get("experiment") or "run"
+        name = "+".join(re.findall(r"\w+", str(experiment)))
+        overrides = list(hydra_config.overrides.task)
+        # SystemExit passes through Hydra without the line that it prints about failed jobs.
+        code = run_command(lambda: task(to_run_config(config), name=name, overrides=overrides))
+        if code:
+            sys.exit(code)
+
+    def compose_and_run() -> None:
+        try:
+            application()
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(hydra_message(error)) from error
+
+    return run_command(compose_and_run)
+
+
+def hydra_message(error: BaseException) -> str:
+    """One of Hydra's errors in our words, or in its own on one line."""
+    from hydra.errors import OverrideParseException
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+
+    if isinstance(error, OverrideParseException):
+        reason = str(error).splitlines()[0]
+        return f"{error.override}: {reason}; {QUOTING}"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__
+    if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and cause.full_key:
+        *parents, key = str(cause.full_key).split(".")
+        known = sorted(getattr(cause.object_type, "__dataclass_fields__", {}))
+        where = ".".join(parents) or "the configuration"
+        return f"{cause.full_key}: there is no {key!r} in {where}" + (f"; it has {', '.join(known)}" if known else "")
+    if isinstance(cause, ValidationError) and cause.full_key:
+        return f"{cause.full_key}: {str(cause).splitlines()[0]}"
+    text = str(error).split("Config search path:")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[1].startswith("Available options"):
+        return f"{lines[0]}; {lines[1].rstrip(':').lower()}: {', '.join(lines[2:])}"
+    return " ".join(lines)

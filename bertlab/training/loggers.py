@@ -1,0 +1,70 @@
+"""The loggers beside metrics.jsonl."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+
+from bertlab.training.config import CsvConfig, LoggerConfig, TensorBoardConfig, WandbConfig
+
+log = logging.getLogger(__name__)
+
+
+def build_logger(logger: LoggerConfig, run_dir: Path, run_id: str, config: dict[str, Any]) -> Logger | None:
+    """Make the logger that the config asks for, writing below the run folder.
+
+    Args:
+        logger: its config; the base class means none.
+        run_dir: the run folder.
+        run_id: id of the run, also W&B's.
+        config: the resolved configuration as nested plain dicts.
+
+    Returns:
+        The logger, or None.
+    """
+    if isinstance(logger, CsvConfig):
+        return CSVLogger(save_dir=run_dir, name="", version="", flush_logs_every_n_steps=1)
+    if isinstance(logger, TensorBoardConfig):
+        return TensorBoardLogger(save_dir=run_dir, name="", version="tensorboard")
+    if isinstance(logger, WandbConfig):
+        return build_wandb(logger, run_dir, run_id, config)
+    return None
+
+
+def build_wandb(logger: WandbConfig, run_dir: Path, run_id: str, config: dict[str, Any]) -> WandbLogger:
+    """Start a W&B run: online when somebody is logged in, else offline with a line that says so."""
+    import wandb
+
+    mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
+    wandb_logger = WandbLogger(
+        project=logger.project,
+        entity=logger.entity,
+        name=run_id,
+        id=run_id,
+        group=logger.group,
+        job_type=logger.job_type,
+        tags=logger.tags,
+        save_dir=run_dir,
+        config=config,
+        mode=mode,
+        reinit="finish_previous",
+    )
+    for name in ("step", "tokens", "seconds"):
+        wandb_logger.experiment.define_metric(name)
+    wandb_logger.experiment.define_metric("*", step_metric="step")
+    if mode == "offline":
+        folder = Path(wandb_logger.experiment.dir).parent
+        log.info(
+            "W&B is offline (nobody is logged in, or WANDB_MODE says so); upload later with: wandb sync %s", folder
+        )
+    return wandb_logger
+
+
+def finish_wandb(exit_code: int) -> None:
+    """End the process's W&B run, if there is one, with the run's exit code."""
+    import sys
+
+    if "wandb" in sys.modules and sys.modules["wandb"].run is not None:
+        sys.modules["wandb"].finish(exit_code=exit_code, quiet=True)

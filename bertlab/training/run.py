@@ -1,0 +1,217 @@
+"""A pretraining run, from config to summary, in the order in which things are built."""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import WandbLogger
+
+from bertlab.data.prepare import Prepared, prepare
+from bertlab.data.pretraining import PretrainingData
+from bertlab.errors import Interrupted, UserError, check
+from bertlab.hub import save_pretrained
+from bertlab.models.bert import BertForMaskedLM
+from bertlab.ops.random import derive_seed
+from bertlab.tasks.pretraining import MaskedLMTask
+from bertlab.training.budget import Budget
+from bertlab.training.config import RunConfig
+from bertlab.training.loggers import build_logger, finish_wandb
+from bertlab.training.machine import keep_memory, raise_on_signals
+from bertlab.training.recorder import BudgetCallback, MetricsRecorder, ProgressBar
+from bertlab.training.run_dir import RunDir, check_free
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class RunResult:
+    """What a finished run leaves.
+
+    Attributes:
+        run_dir: the run folder.
+        summary: the content of summary.json.
+    """
+
+    run_dir: Path
+    summary: dict[str, Any]
+
+
+def complete_config(config: RunConfig, prepared: Prepared) -> RunConfig:
+    """Fill in what only the tokenizer knows: the vocabulary's size and the padding id.
+
+    Raises:
+        UserError: when the configured model does not fit the tokenizer.
+    """
+    tokenizer = prepared.tokenizer
+    problems = []
+    asked = config.model.vocab_size
+    if asked is not None and asked < tokenizer.vocab_size:
+        problems.append(
+            f"model.vocab_size={asked} is smaller than the tokenizer's {tokenizer.vocab_size} entries: leave it out, "
+            "or set it to that or more"
+        )
+    check(problems)
+    model = dataclasses.replace(config.model, vocab_size=asked or tokenizer.vocab_size, pad_token_id=tokenizer.pad_id)
+    return dataclasses.replace(config, model=model)
+
+
+def plain(value: Any) -> Any:
+    """A config as nested plain dicts and lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def run(config: RunConfig, *, name: str, overrides: list[str]) -> RunResult:
+    """Pretrain.
+
+    Args:
+        config: what to do.
+        name: what to call the run, the first part of its id.
+        overrides: the overrides of the command line, for run.json.
+
+    Returns:
+        The run folder and the final figures.
+
+    Raises:
+        UserError: when the input is wrong; no run folder is left.
+        Interrupted: on SIGINT or SIGTERM; the run folder says so.
+    """
+    keep_memory()
+    raise_on_signals()
+    check_free(config.run_dir)
+    prepared = prepare(config.data, config.tokenizer)
+    config = complete_config(config, prepared)
+    data = PretrainingData(
+        config.data, config.masking, prepared.tokenizer, prepared.train, prepared.val, seed=config.seed
+    )
+
+    run_dir = RunDir(config.run_dir, name, plain(config), overrides)
+    log_file = logging.FileHandler(run_dir.path / "train.log", encoding="utf-8")
+    log_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(log_file)
+    exit_code = 1
+    try:
+        log.info("run folder: %s", run_dir.path)
+        summary = fit(config, prepared, data, run_dir)
+        exit_code = 0
+    except Interrupted as interrupted:
+        exit_code = interrupted.exit_code
+        log.info("interrupted by %s", interrupted)
+        raise
+    except UserError:
+        exit_code = 2
+        raise
+    except Exception:
+        log.exception("the run failed")
+        raise
+    finally:
+        finish_wandb(exit_code)
+        run_dir.end(exit_code)
+        logging.getLogger().removeHandler(log_file)
+        log_file.close()
+    return RunResult(run_dir.path, summary)
+
+
+def fit(config: RunConfig, prepared: Prepared, data: PretrainingData, run_dir: RunDir) -> dict[str, Any]:
+    """Build the model and the trainer, train, validate, export; returns the final figures."""
+    trainer_config = config.trainer
+    prepared.tokenizer.save_pretrained(
+        run_dir.path / "tokenizer",
+        token_types=config.model.type_vocab_size > 0,
+        model_max_length=config.model.max_position_embeddings,
+    )
+    torch.manual_seed(derive_seed(config.seed, "weights"))
+    model = BertForMaskedLM(config.model)
+    log.info("model: %s parameters", f"{sum(p.numel() for p in model.parameters()):,}")
+
+    budget = Budget(trainer_config.max_steps, trainer_config.max_seconds)
+    task = MaskedLMTask(
+        model,
+        config.optimizer,
+        config.schedule,
+        seed=config.seed,
+        progress=budget.progress,
+        fused=False if trainer_config.precision.startswith("16") else None,
+    )
+    logger = build_logger(config.logger, run_dir.path, run_dir.info["id"], plain(config))
+    if isinstance(logger, WandbLogger):
+        run_dir.update(wandb_id=logger.experiment.id)
+    recorder = MetricsRecorder(
+        run_dir.path / "metrics.jsonl", budget, trainer_config.log_every_n_steps, trainer_config.precision
+    )
+    callbacks: list[Callback] = [BudgetCallback(budget), recorder]  # in this order: the clock is read first
+    if trainer_config.progress_bar:
+        callbacks.append(ProgressBar(recorder, budget))
+    if config.checkpoint.every_n_steps is not None:
+        callbacks.append(
+            ModelCheckpoint(
+                dirpath=run_dir.path / "checkpoints",
+                filename="step-{step:08d}",
+                auto_insert_metric_name=False,
+                monitor=None,
+                every_n_train_steps=config.checkpoint.every_n_steps,
+                save_on_train_epoch_end=False,
+            )
+        )
+    accumulation = config.data.global_batch_size // config.data.micro_batch_size
+    val_loader = data.val_loader()
+    val_every = trainer_config.val_every_n_steps
+    validates = val_loader is not None and val_every is not None
+    trainer = lightning.Trainer(
+        accelerator=trainer_config.accelerator,
+        devices=1,
+        precision=trainer_config.precision,  # type: ignore[arg-type]
+        max_steps=-1 if trainer_config.max_steps is None else trainer_config.max_steps,
+        max_epochs=-1,
+        accumulate_grad_batches=accumulation,
+        val_check_interval=val_every * accumulation if validates and val_every else None,  # Lightning counts micro-batches
+        check_val_every_n_epoch=None,
+        limit_val_batches=None if validates else 0,
+        num_sanity_val_steps=0,
+        logger=logger or False,
+        callbacks=callbacks,
+        use_distributed_sampler=False,
+        enable_checkpointing=config.checkpoint.every_n_steps is not None,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=run_dir.path,
+    )
+    try:
+        trainer.fit(task, data.train_loader(max_steps=trainer_config.max_steps), val_loader)
+        if val_loader is not None and "val/loss" not in recorder.pending:
+            trainer.limit_val_batches = 1.0
+            trainer.validate(task, val_loader, verbose=False)
+    finally:
+        recorder.close(trainer)
+    trainer.save_checkpoint(run_dir.path / "checkpoints" / "last.ckpt")
+    save_pretrained(model, run_dir.path / "model", prepared.tokenizer)
+    summary = {
+        "steps": trainer.global_step,
+        "tokens": recorder.tokens,
+        "seconds": round(budget.elapsed, 3),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    } | {name: value for name, value in recorder.last.items() if "/" in name}
+    run_dir.write_summary(summary)
+    print_summary(run_dir.path, summary)
+    return summary
+
+
+def print_summary(run_dir: Path, summary: dict[str, Any]) -> None:
+    """Say what came out and where it lies."""
+    log.info("%s steps, %s tokens, %.0f s", f"{summary['steps']:,}", f"{summary['tokens']:,}", summary["seconds"])
+    if "val/loss" in summary:
+        log.info(
+            "validation: loss %.4f nats, perplexity %.2f, masked accuracy %.4f",
+            summary["val/loss"],
+            summary["val/perplexity"],
+            summary["val/masked_accuracy"],
+        )
+    log.info("model: %s", run_dir / "model")
