@@ -1,0 +1,1 @@
+"""The models: what a BERT encoder is made of, and its heads."""
