@@ -28,7 +28,7 @@ def run_command(command: Callable[[], None]) -> int:
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for chatty in ("httpx", "fsspec", "datasets", "filelock", "lightning.pytorch.utilities.rank_zero"):
+    for chatty in ("httpx", "fsspec", "datasets", "filelock"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         command()

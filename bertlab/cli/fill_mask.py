@@ -1,6 +1,7 @@
 """``python scripts/fill_mask.py MODEL TEXT``: what the model expects at [MASK]."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,7 @@ def main() -> None:
     def command() -> None:
         if arguments.top < 1:
             raise UserError(f"--top {arguments.top} must be at least 1")
+        logging.getLogger("bertlab").setLevel(logging.WARNING)  # only the answers
         from bertlab.data.tokenizer import Tokenizer
         from bertlab.hub import load_pretrained
         from bertlab.models.bert import BertForMaskedLM

@@ -37,6 +37,11 @@ class Budget:
             self.elapsed = self.clock() - self._began
         return self.elapsed
 
+    def stop(self) -> None:
+        """Stop the clock: ``elapsed`` stays as it is."""
+        self.tick()
+        self._began = None
+
     def progress(self, step: int) -> float:
         """The used share of the budget after ``step`` optimizer steps, in [0, 1], by the last ``tick``."""
         if self.max_seconds is not None:

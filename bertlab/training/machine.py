@@ -5,6 +5,8 @@ import logging
 import platform
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import torch
@@ -30,14 +32,19 @@ GPU_PEAKS: dict[str, tuple[float, float]] = {
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-def raise_on_signals() -> None:
+@contextmanager
+def raise_on_signals() -> Iterator[None]:
     """Turn SIGINT and SIGTERM into ``Interrupted``, so that a run ends its files properly and with the right code."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise Interrupted(signum)
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def keep_memory() -> None:

@@ -44,6 +44,10 @@ class BudgetCallback(Callback):
         if ends_step(trainer, args[-1]) and self.budget.out_of_time:
             trainer.should_stop = True
 
+    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Stop the clock: what follows is not part of the training."""
+        self.budget.stop()
+
 
 class MetricsRecorder(Callback):
     """Writes metrics.jsonl, one object per logged step, and hands the same figures to the loggers.

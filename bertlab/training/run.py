@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from bertlab.training.recorder import BudgetCallback, MetricsRecorder, ProgressB
 from bertlab.training.run_dir import RunDir, check_free
 
 log = logging.getLogger(__name__)
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it announces every flag that is left alone
 
 
 @dataclass
@@ -85,7 +87,6 @@ def run(config: RunConfig, *, name: str, overrides: list[str]) -> RunResult:
         Interrupted: on SIGINT or SIGTERM; the run folder says so.
     """
     keep_memory()
-    raise_on_signals()
     check_free(config.run_dir)
     prepared = prepare(config.data, config.tokenizer)
     config = complete_config(config, prepared)
@@ -100,7 +101,8 @@ def run(config: RunConfig, *, name: str, overrides: list[str]) -> RunResult:
     exit_code = 1
     try:
         log.info("run folder: %s", run_dir.path)
-        summary = fit(config, prepared, data, run_dir)
+        with raise_on_signals():
+            summary = fit(config, prepared, data, run_dir)
         exit_code = 0
     except Interrupted as interrupted:
         exit_code = interrupted.exit_code
@@ -165,6 +167,9 @@ def fit(config: RunConfig, prepared: Prepared, data: PretrainingData, run_dir: R
     val_loader = data.val_loader()
     val_every = trainer_config.val_every_n_steps
     validates = val_loader is not None and val_every is not None
+    # Advice that does not apply: batches are cheap to build, and metrics do not go through Lightning.
+    for message in (".*does not have many workers.*", ".*LeafSpec.*", ".*logging interval.*"):
+        warnings.filterwarnings("ignore", message=message)
     trainer = lightning.Trainer(
         accelerator=trainer_config.accelerator,
         devices=1,
@@ -172,7 +177,9 @@ def fit(config: RunConfig, prepared: Prepared, data: PretrainingData, run_dir: R
         max_steps=-1 if trainer_config.max_steps is None else trainer_config.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=accumulation,
-        val_check_interval=val_every * accumulation if validates and val_every else None,  # Lightning counts micro-batches
+        val_check_interval=val_every * accumulation
+        if validates and val_every
+        else None,  # Lightning counts micro-batches
         check_val_every_n_epoch=None,
         limit_val_batches=None if validates else 0,
         num_sanity_val_steps=0,
