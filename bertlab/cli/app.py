@@ -54,10 +54,11 @@ def print_error(message: str) -> None:
 
 
 def run_hydra_command(task: Callable[..., None]) -> int:
-    """Compose the config from the command line and run ``task(config, name=..., overrides=...)``.
+    """Compose the config from the command line and run ``task(config, name=..., overrides=..., options=...)``.
 
     Args:
-        task: takes the RunConfig, the name of the experiment and the overrides of the command line.
+        task: takes the RunConfig, the name of the experiment, the overrides of the command line and the chosen option
+            of every group.
 
     Returns:
         The exit code, as ``run_command``.
@@ -78,11 +79,12 @@ def run_hydra_command(task: Callable[..., None]) -> int:
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
     def application(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
-        experiment = hydra_config.runtime.choices.get("experiment") or "run"
-        name = "+".join(re.findall(r"\w+", str(experiment)))
         overrides = list(hydra_config.overrides.task)
+        choices = hydra_config.runtime.choices
+        options = {group: str(option) for group, option in choices.items() if not group.startswith("hydra/")}
+        name = "+".join(re.findall(r"\w+", options.get("experiment", "run")))
         # SystemExit passes through Hydra without the line that it prints about failed jobs.
-        code = run_command(lambda: task(to_run_config(config), name=name, overrides=overrides))
+        code = run_command(lambda: task(to_run_config(config), name=name, overrides=overrides, options=options))
         if code:
             sys.exit(code)
 

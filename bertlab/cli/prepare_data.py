@@ -7,7 +7,7 @@ from bertlab.cli.help import PREPARE_EXAMPLES, help_text
 from bertlab.training.config import RunConfig
 
 
-def prepare_data(config: RunConfig, *, name: str, overrides: list[str]) -> None:
+def prepare_data(config: RunConfig, *, name: str, overrides: list[str], options: dict[str, str]) -> None:
     """Train the tokenizer and write the shards that a run of ``config`` would use; nothing is done twice."""
     from bertlab.data.prepare import prepare
 

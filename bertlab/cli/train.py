@@ -7,14 +7,14 @@ from bertlab.cli.help import TRAIN_EXAMPLES, help_text
 from bertlab.training.config import RunConfig
 
 
-def train(config: RunConfig, *, name: str, overrides: list[str]) -> None:
+def train(config: RunConfig, *, name: str, overrides: list[str], options: dict[str, str]) -> None:
     """Run ``config``."""
     from bertlab.cli.validate import check_device
 
     check_device(config.trainer.accelerator, config.trainer.precision)
     from bertlab.training.run import run
 
-    run(config, name=name, overrides=overrides)
+    run(config, name=name, overrides=overrides, options=options)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def build_wandb(logger: WandbConfig, run_dir: Path, run_id: str, config: dict[st
         config=config,
         mode=mode,
         reinit="finish_previous",
+        settings=wandb.Settings(silent=mode != "online"),  # offline, our one line says it all
     )
     for name in ("step", "tokens", "seconds"):
         wandb_logger.experiment.define_metric(name)
@@ -64,7 +66,5 @@ def build_wandb(logger: WandbConfig, run_dir: Path, run_id: str, config: dict[st
 
 def finish_wandb(exit_code: int) -> None:
     """End the process's W&B run, if there is one, with the run's exit code."""
-    import sys
-
     if "wandb" in sys.modules and sys.modules["wandb"].run is not None:
-        sys.modules["wandb"].finish(exit_code=exit_code, quiet=True)
+        sys.modules["wandb"].finish(exit_code=exit_code)

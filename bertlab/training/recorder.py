@@ -105,7 +105,7 @@ class MetricsRecorder(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        """Count the micro-batch, and compute the figures of a step that is to be logged."""
+        """Count the micro-batch, and compute the figures of a step that is logged: also those of the first and the last."""
         assert isinstance(pl_module, MaskedLMTask)
         rows, length = batch.input_ids.shape
         self.tokens += batch.num_tokens
@@ -113,9 +113,9 @@ class MetricsRecorder(Callback):
         self.window_places += rows * length
         self.window_flops += training_flops(pl_module.model.config, rows, length, len(batch.masked_positions))
         step = trainer.global_step
-        if not ends_step(trainer, batch_idx) or (step % self.every_n_steps and step != 1):
-            return
-        self.record(trainer, self.train_figures(pl_module))
+        logged = step == 1 or step % self.every_n_steps == 0 or step == trainer.max_steps or trainer.should_stop
+        if logged and ends_step(trainer, batch_idx):
+            self.record(trainer, self.train_figures(pl_module))
 
     def train_figures(self, task: MaskedLMTask) -> dict[str, float]:
         """The figures since the last record; reading the loss waits for the device, so the time is taken afterwards."""

@@ -71,13 +71,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def run(config: RunConfig, *, name: str, overrides: list[str]) -> RunResult:
+def run(config: RunConfig, *, name: str, overrides: list[str], options: dict[str, str] | None = None) -> RunResult:
     """Pretrain.
 
     Args:
         config: what to do.
         name: what to call the run, the first part of its id.
         overrides: the overrides of the command line, for run.json.
+        options: the chosen option of every config group, which config.yaml and W&B show beside the values.
 
     Returns:
         The run folder and the final figures.
@@ -94,7 +95,8 @@ def run(config: RunConfig, *, name: str, overrides: list[str]) -> RunResult:
         config.data, config.masking, prepared.tokenizer, prepared.train, prepared.val, seed=config.seed
     )
 
-    run_dir = RunDir(config.run_dir, name, plain(config), overrides)
+    shown = {"options": options or {}} | plain(config)
+    run_dir = RunDir(config.run_dir, name, shown, overrides)
     log_file = logging.FileHandler(run_dir.path / "train.log", encoding="utf-8")
     log_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(log_file)
@@ -102,7 +104,7 @@ def run(config: RunConfig, *, name: str, overrides: list[str]) -> RunResult:
     try:
         log.info("run folder: %s", run_dir.path)
         with raise_on_signals():
-            summary = fit(config, prepared, data, run_dir)
+            summary = fit(config, prepared, data, run_dir, shown)
         exit_code = 0
     except Interrupted as interrupted:
         exit_code = interrupted.exit_code
@@ -122,7 +124,9 @@ def run(config: RunConfig, *, name: str, overrides: list[str]) -> RunResult:
     return RunResult(run_dir.path, summary)
 
 
-def fit(config: RunConfig, prepared: Prepared, data: PretrainingData, run_dir: RunDir) -> dict[str, Any]:
+def fit(
+    config: RunConfig, prepared: Prepared, data: PretrainingData, run_dir: RunDir, shown: dict[str, Any]
+) -> dict[str, Any]:
     """Build the model and the trainer, train, validate, export; returns the final figures."""
     trainer_config = config.trainer
     prepared.tokenizer.save_pretrained(
@@ -143,7 +147,7 @@ def fit(config: RunConfig, prepared: Prepared, data: PretrainingData, run_dir: R
         progress=budget.progress,
         fused=False if trainer_config.precision.startswith("16") else None,
     )
-    logger = build_logger(config.logger, run_dir.path, run_dir.info["id"], plain(config))
+    logger = build_logger(config.logger, run_dir.path, run_dir.info["id"], shown)
     if isinstance(logger, WandbLogger):
         run_dir.update(wandb_id=logger.experiment.id)
     recorder = MetricsRecorder(
