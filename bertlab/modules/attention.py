@@ -178,7 +178,7 @@ class MultiHeadAttention(nn.Module):
         normed = self.norm(q) if self.pre_norm else q
         if (k is None or k is q) and (v is None or v is q):
             return tuple(rearrange(self.qkv(normed), "b i (n h d) -> n b h i d", n=3, h=self.num_attention_heads))
-        k = q if k is None else k
+        k = normed if k is None else k
         v = k if v is None else v
         biases = (None,) * 3 if self.qkv.bias is None else self.qkv.bias.chunk(3)
         return tuple(

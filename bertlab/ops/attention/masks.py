@@ -34,12 +34,7 @@ def expand_mask(mask: Tensor) -> Tensor:
 
 
 def allowed_pairs(
-    layout: SequenceLayout | None,
-    mask: Tensor | None,
-    window: int | None,
-    num_queries: int,
-    num_keys: int,
-    device: torch.device,
+    layout: SequenceLayout | None, mask: Tensor | None, window: int | None, q: Tensor, k: Tensor
 ) -> Tensor | None:
     """Combine padding, packing, mask and window.
 
@@ -47,24 +42,32 @@ def allowed_pairs(
         layout: padded or packed sequences; packed ones attend only within themselves.
         mask: see ``expand_mask``.
         window: total width of a sliding window: query ``i`` sees the keys with ``|i - j| <= window // 2``.
-        num_queries: ``i``.
-        num_keys: ``j``.
-        device: where to build the result.
+        q: ``[b, h, i, d]``; ``b`` is 1 for a packed layout.
+        k: ``[b, h, j, d]``.
 
     Returns:
-        bool, broadcastable to ``[b, h, i, j]`` (``b`` is 1 for a packed layout), true where query ``i`` may attend to
-        key ``j``; None when every pair is allowed.
+        bool, broadcastable to ``[b, h, i, j]``, true where query ``i`` may attend to key ``j``; None when every pair is
+        allowed.
+
+    Raises:
+        ValueError: when the mask or the padding has other sizes than ``q`` and ``k``.
     """
+    pairs = [*q.shape[:3], k.shape[2]]
     parts = []
     if mask is not None:
         parts.append(expand_mask(mask))
     if layout is not None and layout.key_mask is not None:
         parts.append(layout.key_mask[:, None, None, :])
+    for given in parts:
+        # Keys have to be there: a mask of one key would be silently taken for that of all.
+        fits = given.shape[3] == pairs[3] and all(n in (1, whole) for n, whole in zip(given.shape, pairs, strict=True))
+        if not fits:
+            raise ValueError(f"a mask that expands to {list(given.shape)} does not fit [b, h, i, j] = {pairs}")
     if layout is not None and layout.is_packed:
-        ids = layout.sequence_ids(num_queries)
+        ids = layout.sequence_ids(pairs[2])
         parts.append((ids[:, None] == ids[None, :])[None, None])
     if window is not None:
-        rows, cols = torch.arange(num_queries, device=device), torch.arange(num_keys, device=device)
+        rows, cols = torch.arange(pairs[2], device=q.device), torch.arange(pairs[3], device=q.device)
         parts.append(((rows[:, None] - cols[None, :]).abs() <= window // 2)[None, None])
     if not parts:
         return None

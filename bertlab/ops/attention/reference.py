@@ -43,7 +43,7 @@ def attention_weights(
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if bias is not None:
         scores = scores + bias
-    allowed = allowed_pairs(layout, mask, window, q.shape[-2], k.shape[-2], q.device)
+    allowed = allowed_pairs(layout, mask, window, q, k)
     if allowed is None:
         return scores.softmax(dim=-1)
     # The lowest finite number instead of -inf keeps a row without any key free of NaN; the second fill makes it zero.

@@ -22,7 +22,7 @@ def sdpa_attention(
     window: int | None,
 ) -> Tensor:
     """softmax(Q K^T * scale + bias) V by a fused kernel; arguments and result as in ``attention``."""
-    allowed = allowed_pairs(layout, mask, window, q.shape[-2], k.shape[-2], q.device)
+    allowed = allowed_pairs(layout, mask, window, q, k)
     if allowed is None:
         attn_mask = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
