@@ -35,6 +35,7 @@ def fill_mask(
     import torch
 
     mask_token = tokenizer.backend.id_to_token(tokenizer.mask_id)
+    assert mask_token is not None
     ids = [tokenizer.cls_id, *tokenizer.encode(text.replace("[MASK]", mask_token)).ids, tokenizer.sep_id]
     if tokenizer.mask_id not in ids:
         raise UserError(f"there is no [MASK] in {text!r}")

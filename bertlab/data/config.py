@@ -188,6 +188,15 @@ class BpeConfig(TrainedTokenizerConfig):
 
     lowercase: bool = False
 
+    def problems(self) -> list[str]:
+        """The lines that say what is wrong with this config; empty when nothing is."""
+        found = super().problems()
+        if self.vocab_size < 256 + 5:
+            found.append(
+                f"tokenizer.vocab_size={self.vocab_size} must be at least 261: every byte and 5 special tokens"
+            )
+        return found
+
 
 @dataclass
 class UnigramConfig(TrainedTokenizerConfig):

@@ -62,9 +62,9 @@ class ScaledDotProductAttention(nn.Module):
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side (Vaswani et al., 2017, section 3.2.2), inside a residual branch with LayerNorm.
 
-    ``norm="post"``: ``norm(q + dropout(concat(heads) W_o))``. ``norm="pre"``: ``q + dropout(concat(heads) W_o)``, where the
-    heads see ``norm(q)``. ``norm="none"``: no LayerNorm. The three input projections are one matrix, and self-attention
-    is one product.
+    ``norm="post"``: ``norm(q + dropout(concat(heads) W_o))``. ``norm="pre"``: ``q + dropout(concat(heads) W_o)``, where
+    the heads see ``norm(q)``. ``norm="none"``: no LayerNorm. The three input projections are one matrix, and
+    self-attention is one product.
     """
 
     def __init__(

@@ -1,0 +1,85 @@
+"""Documents as streams of pieces, so that no document has to be held in memory whole."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+PIECE_CHARS = 256 * 1024
+
+# The start of a run of white space that holds a blank, a tab or a newline. Every pre-tokenizer in use (BERT's,
+# byte-level, Metaspace) starts a new word there, or earlier in the text, so the tokens on both sides are those of the
+# uncut text. A cut after the run would not do: byte-level BPE keeps the last blank with the word that follows.
+# To Python alone the four separators from U+001C on are white space.
+_BREAK = re.compile(r"(?<=[\S\x1c-\x1f])[^\S\x1c-\x1f]*?[ \t\n]")
+
+
+class Piece(NamedTuple):
+    """A stretch of a document.
+
+    Attributes:
+        text: the characters; the pieces of a document, joined, are the document.
+        ends_document: whether the document ends here.
+    """
+
+    text: str
+    ends_document: bool
+
+
+def find_break(text: str, start: int, stop: int) -> int:
+    """Position of the first break (where white space begins) in ``text[start:stop]``, or -1."""
+    found = _BREAK.search(text, start, stop)
+    return found.start() if found else -1
+
+
+def split_at_breaks(text: str, size: int) -> Iterator[str]:
+    """Cut a text at breaks into excerpts of about ``size`` characters; where there is no break there is no cut."""
+    start = 0
+    while len(text) - start > size:
+        stop = find_break(text, start + size, len(text))
+        if stop < 0:
+            break
+        yield text[start:stop]
+        start = stop
+    yield text[start:]
+
+
+def pieces_of(text: str) -> Iterator[Piece]:
+    """One document as pieces of ``PIECE_CHARS`` to twice as many characters, cut at white space where there is any."""
+    start = 0
+    while len(text) - start > 2 * PIECE_CHARS:
+        stop = _cut(text, start)
+        yield Piece(text[start:stop], False)
+        start = stop
+    yield Piece(text[start:], True)
+
+
+def pieces_of_chunks(chunks: Iterable[str], separator: re.Pattern[str] | None) -> Iterator[Piece]:
+    """Documents of a text that arrives in chunks.
+
+    Args:
+        chunks: the text, in order, in chunks of any size.
+        separator: what stands between two documents; None when the whole text is one document.
+
+    Yields:
+        The pieces of every document that is not empty.
+    """
+    buffer, begun = "", False
+    for chunk in chunks:
+        buffer += chunk
+        if separator is not None:
+            *complete, buffer = separator.split(buffer)
+            for text in complete:
+                if text or begun:
+                    yield from pieces_of(text)
+                begun = False
+        while len(buffer) > 2 * PIECE_CHARS:
+            stop = _cut(buffer, 0)
+            yield Piece(buffer[:stop], False)
+            buffer, begun = buffer[stop:], True
+    if buffer or begun:
+        yield from pieces_of(buffer)
+
+
+def _cut(text: str, start: int) -> int:
+    stop = find_break(text, start + PIECE_CHARS, start + 2 * PIECE_CHARS)
+    return stop if stop >= 0 else start + 2 * PIECE_CHARS
