@@ -5,43 +5,17 @@ import importlib.util
 import json
 import logging
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from io import BufferedReader
 from pathlib import Path
 
 from bertlab.data.config import DataConfig, HfConfig, KjvConfig, TextConfig
-from bertlab.data.files import file_format, find_files, read_pieces
-from bertlab.data.pieces import Piece, pieces_of
+from bertlab.data.files import file_digest, file_format, find_files, open_file, read_pieces
+from bertlab.data.pieces import Corpus, Piece, pieces_of
 from bertlab.errors import UserError
 
 logger = logging.getLogger(__name__)
-
-
-class Corpus(ABC):
-    """The text of one split.
-
-    Attributes:
-        name: what messages and the progress bar call it.
-        size_bytes: size of its source in bytes, as it is stored; None when that is not known beforehand.
-        position: how many of those bytes the iteration that began last has read.
-        streamed: whether it is downloaded while it is read, so that reading it twice is expensive.
-    """
-
-    streamed = False
-    name: str
-    size_bytes: int | None
-    position: int
-
-    @abstractmethod
-    def documents(self) -> Iterator[Piece]:
-        """The documents in a fixed order; long ones in several pieces."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Hash of all that decides what ``documents`` gives: the contents and the read options."""
 
 
 def corpora(config: DataConfig) -> tuple[Corpus, Corpus | None]:
@@ -150,7 +124,7 @@ class FileCorpus(Corpus):
         """
         done = self.position = 0
         for path in self._files:
-            with _open(path) as raw:
+            with open_file(path) as raw:
                 for piece in read_pieces(raw, path, document=self._document, text_field=self._text_field):
                     self.position = done + raw.tell()
                     yield piece
@@ -195,29 +169,9 @@ def _and_more(paths: list[Path], *, verb: bool = True) -> str:
     return f"{paths[0]} and {len(paths) - 1} more{' are' if verb else ''}"
 
 
-def _open(path: Path) -> BufferedReader:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be opened: {error.strerror}") from error
-
-
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     return status.st_size, status.st_mtime_ns
-
-
-def file_digest(path: Path) -> str:
-    """Hash of a file's bytes.
-
-    Raises:
-        UserError: when it cannot be read.
-    """
-    with _open(path) as file:
-        try:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from error

@@ -5,6 +5,7 @@ import codecs
 import csv
 import glob
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -79,6 +80,31 @@ def file_format(path: Path) -> tuple[str, str]:
         return compression, ""
     extension = Path(path.stem).suffix.lower()
     return ("", "") if extension == ".parquet" else (extension, compression)
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """The file, opened for binary reading.
+
+    Raises:
+        UserError: when it cannot be opened.
+    """
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
+def file_digest(path: Path) -> str:
+    """Hash of a file's bytes.
+
+    Raises:
+        UserError: when it cannot be read.
+    """
+    with open_file(path) as file:
+        try:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def read_pieces(raw: BinaryIO, path: Path, *, document: str, text_field: str) -> Iterator[Piece]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.data.config import HfConfig
-from bertlab.data.corpus import Corpus, file_digest
-from bertlab.data.files import missing_field
-from bertlab.data.pieces import Piece, pieces_of
+from bertlab.data.files import file_digest, missing_field
+from bertlab.data.pieces import Corpus, Piece, pieces_of
 from bertlab.errors import UserError
 
 _OWN_FILES = "data=text data.train_files='[corpus/**/*.txt]' reads files of your own instead"

@@ -1,6 +1,7 @@
-"""Documents as streams of pieces, so that no document has to be held in memory whole."""
+"""Corpora and their documents as streams of pieces, so that no document has to be held in memory whole."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -23,6 +24,30 @@ class Piece(NamedTuple):
 
     text: str
     ends_document: bool
+
+
+class Corpus(ABC):
+    """The text of one split.
+
+    Attributes:
+        name: what messages and the progress bar call it.
+        size_bytes: size of its source in bytes, as it is stored; None when that is not known beforehand.
+        position: how many of those bytes the iteration that began last has read.
+        streamed: whether it is downloaded while it is read, so that reading it twice is expensive.
+    """
+
+    streamed = False
+    name: str
+    size_bytes: int | None
+    position: int
+
+    @abstractmethod
+    def documents(self) -> Iterator[Piece]:
+        """The documents in a fixed order; long ones in several pieces."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of all that decides what ``documents`` gives: the contents and the read options."""
 
 
 def find_break(text: str, start: int, stop: int) -> int:

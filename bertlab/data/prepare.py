@@ -30,8 +30,8 @@ from bertlab.data.config import (
     TokenizerConfig,
     TrainedTokenizerConfig,
 )
-from bertlab.data.corpus import Corpus, corpora
-from bertlab.data.pieces import Piece, split_at_breaks
+from bertlab.data.corpus import corpora
+from bertlab.data.pieces import Corpus, Piece, split_at_breaks
 from bertlab.data.shards import ShardWriter, TokenShards, token_dtype
 from bertlab.data.tokenizer import Tokenizer
 from bertlab.data.tokenizer_training import train_on_corpus

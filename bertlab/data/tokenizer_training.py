@@ -16,8 +16,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from bertlab.data.config import BpeConfig, TrainedTokenizerConfig, UnigramConfig, WordPieceConfig
-from bertlab.data.corpus import Corpus
-from bertlab.data.pieces import split_at_breaks
+from bertlab.data.pieces import Corpus, split_at_breaks
 from bertlab.data.tokenizer import SPECIAL_TOKENS, Tokenizer, bert_pipeline
 from bertlab.errors import UserError
 

@@ -60,13 +60,12 @@ def peak_memory(arguments, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("trained", [False, True])
 def test_peak_memory_does_not_grow_with_the_corpus(tmp_path, trained):
-    small, large = (int(size) for size in os.environ.get("BERTLAB_MEMORY_TEST_MB", "200,1000").split(","))
     vocabulary = ""
     if not trained:
         vocabulary = tmp_path / "tokenizer.json"
         train_on_corpus(WordPieceConfig(vocab_size=8192), corpora(KjvConfig())[0]).backend.save(str(vocabulary))
     peaks = []
-    for megabytes in (small, large):
+    for megabytes in (200, 1000):
         write_text(tmp_path / "corpus.txt", megabytes)
         peak, output = peak_memory([tmp_path / "corpus.txt", vocabulary, tmp_path / f"cache-{megabytes}"], tmp_path)
         print(f"{megabytes} MB of text, {output.strip()} documents: peak {peak:.0f} MB")
