@@ -82,6 +82,9 @@ def prepare(config: DataConfig, tokenizer_config: TokenizerConfig) -> Prepared:
     Raises:
         UserError: when the corpus or the tokenizer cannot be read, or the corpus holds no text.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker of ours, importing a calling program without a guard: it would wait for the lock that we hold.
+        raise RuntimeError("prepare was called while a worker process started; see the error of its parent")
     train, val = corpora(config)
     cache = cache_folder(config)
     tokenizer = build_tokenizer(tokenizer_config, train, cache)
@@ -133,15 +136,15 @@ def build_shards(corpus: Corpus, tokenizer: Tokenizer, cache: Path, *, workers: 
 class Encoder:
     """Turns batches of pieces into token ids; made anew in each worker process."""
 
-    def __init__(self, tokenizer_json: str, sep_id: int, vocab_size: int) -> None:
+    def __init__(self, tokenizer_file: Path, sep_id: int, vocab_size: int) -> None:
         """Make the tokenizer.
 
         Args:
-            tokenizer_json: the tokenizer, as tokenizer.json.
+            tokenizer_file: the tokenizer, as tokenizer.json.
             sep_id: the separator after each document.
             vocab_size: decides the type of the ids.
         """
-        self._backend = tokenizers.Tokenizer.from_str(tokenizer_json)
+        self._backend = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         self._sep_id = sep_id
         self._dtype = token_dtype(vocab_size)
 
@@ -195,7 +198,11 @@ def _write_shards(corpus: Corpus, tokenizer: Tokenizer, folder: Path, workers: i
     began = time.monotonic()
     text_bytes = 0
     writer = ShardWriter(folder, token_dtype(tokenizer.vocab_size))
-    encoder = (tokenizer.backend.to_str(), tokenizer.sep_id, tokenizer.vocab_size)
+    # The workers read it from a file: what goes through their pipe must be small, or we would wait for ever to write it
+    # to one that died before it began to read.
+    tokenizer_file = folder / "tokenizer.json"
+    tokenizer.backend.save(str(tokenizer_file), pretty=False)
+    encoder = (tokenizer_file, tokenizer.sep_id, tokenizer.vocab_size)
     with tqdm(
         total=corpus.size_bytes,
         desc=corpus.name.partition(" (")[0],
@@ -237,7 +244,7 @@ def _batches(corpus: Corpus) -> Iterator[tuple[list[Piece], int]]:
 
 
 def _encoded(
-    batches: Iterator[tuple[list[Piece], int]], encoder: tuple[str, int, int], workers: int
+    batches: Iterator[tuple[list[Piece], int]], encoder: tuple[Path, int, int], workers: int
 ) -> Iterator[tuple[Tokens, int]]:
     """The batches tokenised, in order."""
     first = list(islice(batches, _BATCHES_FOR_A_POOL))
@@ -277,7 +284,7 @@ def _encode(batch: list[Piece]) -> Tokens:
     return _worker_encoder(batch)
 
 
-def _start_worker(encoder: tuple[str, int, int]) -> None:
+def _start_worker(encoder: tuple[Path, int, int]) -> None:
     global _worker_encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends this one

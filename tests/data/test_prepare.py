@@ -202,6 +202,35 @@ def test_two_processes_at_once_share_the_work(tmp_path, bible, vocabulary, progr
     assert checksums(folders.pop()) == reference
 
 
+@pytest.mark.parametrize("from_file", [True, False], ids=["without guard", "from standard input"])
+def test_program_that_workers_cannot_import_fails_instead_of_hanging(tmp_path, bible, from_file):
+    arguments = [bible / "*.txt", large_vocabulary(tmp_path), tmp_path / "cache", 2]
+    program = PROGRAM.replace('if __name__ == "__main__":', "if True:")
+    command = [sys.executable, "-"]
+    if from_file:
+        (tmp_path / "program.py").write_text(program)
+        command = [sys.executable, tmp_path / "program.py"]
+    process = subprocess.run(
+        [*map(str, command), *map(str, arguments)],
+        input=None if from_file else program,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.returncode == 1
+    assert "if __name__ == '__main__'" in process.stderr
+    assert not [path for path in (tmp_path / "cache" / "shards").iterdir() if path.is_dir()]
+
+
+def large_vocabulary(folder):
+    """One that does not fit into the pipe to a worker."""
+    path = folder / "vocab.txt"
+    words = [f"word{number}" for number in range(20_000)]
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n", encoding="utf-8")
+    return path
+
+
 def test_killed_halfway_it_starts_clean(tmp_path, bible, vocabulary, program, reference):
     process = start(program, bible, vocabulary, tmp_path)
     deadline = time.monotonic() + 60
