@@ -91,7 +91,7 @@ def run_hydra_command(task: Callable[..., None]) -> int:
     def compose_and_run() -> None:
         try:
             application()
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:  # model=3 is a ValueError
             raise UserError(hydra_message(error)) from error
 
     return run_command(compose_and_run)

@@ -24,8 +24,11 @@ def to_run_config(config: DictConfig) -> RunConfig:
         UserError: with the problems of all groups.
     """
     values: dict[str, Any] = {}
-    problems: list[str] = []
+    problems = unknown_keys(config)
     for name in (field.name for field in dataclasses.fields(RunConfig)):
+        if name not in config:
+            problems.append(f"{name} was taken out, but a run needs it")
+            continue
         node = config[name]
         try:
             values[name] = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
@@ -34,6 +37,22 @@ def to_run_config(config: DictConfig) -> RunConfig:
     problems += across_groups(values)
     check(problems)
     return RunConfig(**values)
+
+
+def unknown_keys(config: DictConfig) -> list[str]:
+    """The keys that ``+key=value`` added: Hydra lets them pass its schemas, and nothing would ever read them."""
+    problems = []
+    for parent, node in [("", config)] + [(f"{name}.", config[name]) for name in map(str, config)]:
+        schema = OmegaConf.get_type(node) if OmegaConf.is_config(node) else None
+        known = getattr(schema, "__dataclass_fields__", None)
+        if known is not None:
+            problems += [
+                f"{parent}{key}: there is no {key!r} in {parent.rstrip('.') or 'the configuration'}; "
+                f"it has {', '.join(sorted(known))}"
+                for key in map(str, node)
+                if key not in known
+            ]
+    return problems
 
 
 def across_groups(values: dict[str, Any]) -> list[str]:

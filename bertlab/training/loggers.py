@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ def build_logger(logger: LoggerConfig, run_dir: Path, run_id: str, config: dict[
         The logger, or None.
     """
     if isinstance(logger, CsvConfig):
+        # It warns that it will delete what an old run left in the folder, which is new.
+        warnings.filterwarnings("ignore", message="Experiment logs directory")
         return CSVLogger(save_dir=run_dir, name="", version="", flush_logs_every_n_steps=1)
     if isinstance(logger, TensorBoardConfig):
         return TensorBoardLogger(save_dir=run_dir, name="", version="tensorboard")
@@ -39,7 +42,8 @@ def build_wandb(logger: WandbConfig, run_dir: Path, run_id: str, config: dict[st
     import wandb
 
     mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
-    wandb_logger = WandbLogger(
+    # Not left to WandbLogger, which would reuse a run that is open in this process.
+    run = wandb.init(
         project=logger.project,
         entity=logger.entity,
         name=run_id,
@@ -47,21 +51,21 @@ def build_wandb(logger: WandbConfig, run_dir: Path, run_id: str, config: dict[st
         group=logger.group,
         job_type=logger.job_type,
         tags=logger.tags,
-        save_dir=run_dir,
+        dir=run_dir,
         config=config,
-        mode=mode,
+        mode=mode,  # type: ignore[arg-type]  # checked by wandb
         reinit="finish_previous",
         settings=wandb.Settings(silent=mode != "online"),  # offline, our one line says it all
     )
     for name in ("step", "tokens", "seconds"):
-        wandb_logger.experiment.define_metric(name)
-    wandb_logger.experiment.define_metric("*", step_metric="step")
+        run.define_metric(name)
+    run.define_metric("*", step_metric="step")
     if mode == "offline":
-        folder = Path(wandb_logger.experiment.dir).parent
+        folder = Path(run.dir).parent
         log.info(
             "W&B is offline (nobody is logged in, or WANDB_MODE says so); upload later with: wandb sync %s", folder
         )
-    return wandb_logger
+    return WandbLogger(save_dir=run_dir, experiment=run)
 
 
 def finish_wandb(exit_code: int) -> None:

@@ -30,6 +30,7 @@ GPU_PEAKS: dict[str, tuple[float, float]] = {
     "RTX 3090": (71e12, 35.6e12),
 }
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE_MODEL = 50_000_000
 
 
 @contextmanager
@@ -47,15 +48,19 @@ def raise_on_signals() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-def keep_memory() -> None:
+def keep_memory(num_parameters: int) -> None:
     """Tell glibc's allocator to keep freed memory instead of returning it to the kernel at every step.
 
-    With its defaults large activations are unmapped when freed, and each step faults them in again, page by page.
-    Elsewhere than on glibc this does nothing.
+    With its defaults large activations are unmapped when freed, and each step faults them in again, page by page: a
+    large part of a small model's step. A large model's step is made of matrix products, and its largest tensors would
+    leave gaps of gigabytes; there only blocks below 32 MiB are kept. Elsewhere than on glibc this does nothing.
+
+    Args:
+        num_parameters: of the model that is going to be trained.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30 if num_parameters < _LARGE_MODEL else 1 << 25)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 

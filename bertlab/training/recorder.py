@@ -105,7 +105,7 @@ class MetricsRecorder(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        """Count the micro-batch, and compute the figures of a step that is logged: also those of the first and the last."""
+        """Count the micro-batch, and compute the figures of a step that is logged, of the first and of the last."""
         assert isinstance(pl_module, MaskedLMTask)
         rows, length = batch.input_ids.shape
         self.tokens += batch.num_tokens

@@ -87,7 +87,6 @@ def run(config: RunConfig, *, name: str, overrides: list[str], options: dict[str
         UserError: when the input is wrong; no run folder is left.
         Interrupted: on SIGINT or SIGTERM; the run folder says so.
     """
-    keep_memory()
     check_free(config.run_dir)
     prepared = prepare(config.data, config.tokenizer)
     config = complete_config(config, prepared)
@@ -136,7 +135,9 @@ def fit(
     )
     torch.manual_seed(derive_seed(config.seed, "weights"))
     model = BertForMaskedLM(config.model)
-    log.info("model: %s parameters", f"{sum(p.numel() for p in model.parameters()):,}")
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    keep_memory(num_parameters)
+    log.info("model: %s parameters", f"{num_parameters:,}")
 
     budget = Budget(trainer_config.max_steps, trainer_config.max_seconds)
     task = MaskedLMTask(
@@ -172,7 +173,12 @@ def fit(
     val_every = trainer_config.val_every_n_steps
     validates = val_loader is not None and val_every is not None
     # Advice that does not apply: batches are cheap to build, and metrics do not go through Lightning.
-    for message in (".*does not have many workers.*", ".*LeafSpec.*", ".*logging interval.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*LeafSpec.*",
+        ".*logging interval.*",
+        ".*have no `val_dataloader`.*",
+    ):
         warnings.filterwarnings("ignore", message=message)
     trainer = lightning.Trainer(
         accelerator=trainer_config.accelerator,
@@ -208,7 +214,7 @@ def fit(
         "steps": trainer.global_step,
         "tokens": recorder.tokens,
         "seconds": round(budget.elapsed, 3),
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": num_parameters,
     } | {name: value for name, value in recorder.last.items() if "/" in name}
     run_dir.write_summary(summary)
     print_summary(run_dir.path, summary)

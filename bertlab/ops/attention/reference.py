@@ -7,7 +7,6 @@ position, ``j`` key position, ``d`` head width, ``t`` packed tokens.
 import torch
 from einops import einsum, rearrange
 from torch import Tensor
-from torch.nn import functional as F
 
 from bertlab.ops.attention.masks import allowed_pairs
 from bertlab.ops.layout import SequenceLayout
@@ -58,7 +57,7 @@ def drop_weights(weights: Tensor, dropout_p: float, dropout_seed: int | None) ->
     generator.
     """
     if dropout_seed is None:
-        return F.dropout(weights, dropout_p)
+        return torch.native_dropout(weights, dropout_p, train=True)[0]  # keeps a mask of bytes, not of floats
     b, h, i, j = (torch.arange(size, device=weights.device) for size in weights.shape)
     draws = uniform(dropout_seed, b[:, None, None, None], h[:, None, None], i[:, None], j)
     return weights * (draws >= dropout_p).to(weights.dtype) / (1.0 - dropout_p)
