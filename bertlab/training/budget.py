@@ -31,10 +31,13 @@ class Budget:
         """Let the clock run."""
         self._began = self.clock()
 
+    def seconds(self) -> float:
+        """Seconds since the start, now."""
+        return self.elapsed if self._began is None else self.clock() - self._began
+
     def tick(self) -> float:
-        """Read the clock: seconds since the start."""
-        if self._began is not None:
-            self.elapsed = self.clock() - self._began
+        """Read the clock and keep the reading in ``elapsed``."""
+        self.elapsed = self.seconds()
         return self.elapsed
 
     def stop(self) -> None:

@@ -144,7 +144,7 @@ class MetricsRecorder(Callback):
         """Put figures into the record of the current step."""
         if self.pending and self.pending["step"] != trainer.global_step:
             self.flush(trainer)
-        stamp = {"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.budget.tick(), 3)}
+        stamp = {"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.budget.seconds(), 3)}
         self.pending = stamp | self.pending | figures
 
     def flush(self, trainer: lightning.Trainer) -> None:

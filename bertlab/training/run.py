@@ -87,6 +87,7 @@ def run(config: RunConfig, *, name: str, overrides: list[str], options: dict[str
         UserError: when the input is wrong; no run folder is left.
         Interrupted: on SIGINT or SIGTERM; the run folder says so.
     """
+    logging.getLogger("bertlab").setLevel(logging.INFO)  # for train.log, also when no command set it up
     check_free(config.run_dir)
     prepared = prepare(config.data, config.tokenizer)
     config = complete_config(config, prepared)
@@ -140,6 +141,12 @@ def fit(
     log.info("model: %s parameters", f"{num_parameters:,}")
 
     budget = Budget(trainer_config.max_steps, trainer_config.max_seconds)
+    if budget.max_steps is not None and budget.max_seconds is not None:
+        log.info(
+            "trainer.max_steps=%d is a cap; the learning rate follows trainer.max_time=%s (null: follow the steps)",
+            budget.max_steps,
+            trainer_config.max_time,
+        )
     task = MaskedLMTask(
         model,
         config.optimizer,
@@ -170,8 +177,9 @@ def fit(
         )
     accumulation = config.data.global_batch_size // config.data.micro_batch_size
     val_loader = data.val_loader()
-    val_every = trainer_config.val_every_n_steps
-    validates = val_loader is not None and val_every is not None
+    val_interval = None
+    if val_loader is not None and trainer_config.val_every_n_steps is not None:
+        val_interval = trainer_config.val_every_n_steps * accumulation  # Lightning counts micro-batches
     # Advice that does not apply: batches are cheap to build, and metrics do not go through Lightning.
     for message in (
         ".*does not have many workers.*",
@@ -187,11 +195,9 @@ def fit(
         max_steps=-1 if trainer_config.max_steps is None else trainer_config.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=accumulation,
-        val_check_interval=val_every * accumulation
-        if validates and val_every
-        else None,  # Lightning counts micro-batches
+        val_check_interval=val_interval,
         check_val_every_n_epoch=None,
-        limit_val_batches=None if validates else 0,
+        limit_val_batches=0 if val_interval is None else None,
         num_sanity_val_steps=0,
         logger=logger or False,
         callbacks=callbacks,
