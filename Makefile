@@ -28,9 +28,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: install  ## pretrain a small encoder on the embedded corpus and fill three masks with it
 	$(BIN)/python train.py experiment=demo run_dir="$(RUN_DIR)"
-	$(BIN)/python scripts/fill_mask.py "$(RUN_DIR)/model" "In the beginning God created the [MASK] and the earth ."
-	$(BIN)/python scripts/fill_mask.py "$(RUN_DIR)/model" "And the LORD spake unto [MASK] , saying ,"
-	$(BIN)/python scripts/fill_mask.py "$(RUN_DIR)/model" "And it came to [MASK] in those days ."
+	$(BIN)/python scripts/fill_mask.py "$(RUN_DIR)/model" "In the beginning God created the heaven and the [MASK] ."
+	$(BIN)/python scripts/fill_mask.py "$(RUN_DIR)/model" "And the children of [MASK] did so , as the LORD commanded Moses ."
+	$(BIN)/python scripts/fill_mask.py "$(RUN_DIR)/model" "O give thanks unto the [MASK] ; for he is good ."
 	@echo "the run folder: $(RUN_DIR)"
 
 test: install  ## run the test suite but for its slow tests

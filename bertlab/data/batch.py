@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from bertlab.data.config import MaskingConfig
-from bertlab.data.masking import IGNORED, mask_tokens, masked_count
+from bertlab.data.masking import mask_tokens, masked_count
 from bertlab.data.packing import Rows
 from bertlab.data.sampler import MicroBatchPlan
+from bertlab.ops.loss import IGNORED
 
 _WIDTH_MULTIPLE = 8  # tensor cores want it, and it keeps the number of distinct shapes small
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from bertlab.data.config import MaskingConfig
+from bertlab.ops.loss import IGNORED
 from bertlab.ops.random import derive_seed, hash_counters, uniform
-
-IGNORED = -100  # the label of a token that is not predicted; cross_entropy's default ignore_index
 
 # Joshi et al. (2020, arXiv:1907.10529), section 3.1.
 SPAN_PROBABILITY = 0.2

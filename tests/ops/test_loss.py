@@ -57,3 +57,26 @@ def test_it_is_computed_in_float32_at_least(dtype: torch.dtype) -> None:
     assert loss.dtype == torch.promote_types(dtype, torch.float32)
     torch.testing.assert_close(loss.double(), masked_lm_loss(logits.double(), labels), atol=1e-5, rtol=0.0)
     assert masked_lm_loss(logits, labels, torch.tensor(10.0)) == masked_lm_loss(logits, labels, 10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_loss_and_gradient_are_those_of_torch(dtype):
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(17, 41)).to(dtype).requires_grad_()
+    labels = torch.randint(0, 41, (17,))
+    labels[::5] = -100
+    loss = masked_lm_loss(logits, labels, 3.0)
+    expected = torch.nn.functional.cross_entropy(logits.double(), labels, ignore_index=-100, reduction="sum") / 3.0
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+    (got,) = torch.autograd.grad(loss, logits)
+    (wanted,) = torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(got, wanted, rtol=1e-2 if dtype == torch.bfloat16 else tolerance, atol=tolerance)
+    assert got[::5].eq(0).all()
+
+
+def test_gradient_of_the_loss_by_finite_differences():
+    torch.manual_seed(0)
+    logits = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 6, -100, 3, 3])
+    assert torch.autograd.gradcheck(lambda x: masked_lm_loss(x, labels), (logits,))
