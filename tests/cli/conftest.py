@@ -1,7 +1,8 @@
 """Calling a command in this process, and a small corpus for it."""
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,3 +79,12 @@ def tiny_overrides(text_overrides: list[str]) -> list[str]:
         "trainer.progress_bar=false",
         "logger=none",
     ]
+
+
+@pytest.fixture(autouse=True)
+def usual_log_level() -> Iterator[None]:
+    """A command that is run in the test's process sets the level; the next test must not see it."""
+    package = logging.getLogger("bertlab")
+    before = package.level
+    yield
+    package.setLevel(before)
