@@ -1,6 +1,12 @@
-"""The exceptions that decide the exit code of a command."""
+"""The exceptions that decide the exit code of a command, and the signals that become one. Imports no torch."""
 
+import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 
 
 class UserError(ValueError):
@@ -24,6 +30,26 @@ def check(problems: list[str]) -> None:
         raise UserError("\n".join(problems))
 
 
+def user_path(path: str | Path, name: str) -> Path:
+    """A path as a user wrote it, with ``~`` expanded.
+
+    Args:
+        path: the path.
+        name: the override or argument that it comes from, for the message.
+
+    Raises:
+        UserError: for the home of a user who does not exist.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{name}={path}: {error}") from error
+
+
+class RunFailure(RuntimeError):
+    """A run cannot go on, though its input is not wrong: printed as one message, without a traceback; exit code 1."""
+
+
 class Interrupted(BaseException):
     """A signal asked the run to stop.
 
@@ -35,3 +61,28 @@ class Interrupted(BaseException):
         """Remember the signal."""
         super().__init__(signal.Signals(signum).name)
         self.exit_code = 128 + signum
+
+
+@contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into ``Interrupted``, so that a run ends its files properly and with the right code.
+
+    Workers that are forked meanwhile inherit the handler. A terminal sends Ctrl-C to them too; they leave it to their
+    parent, which ends them.
+    """
+    owner = os.getpid()
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:
+            if signum == signal.SIGTERM:
+                os._exit(128 + signum)
+            sys.excepthook = lambda *error: None  # what it says of the connections that break is of no interest
+            return
+        raise Interrupted(signum)
+
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -29,6 +29,7 @@ class Workload:
         """The command line of ``train.py`` that trains this."""
         return [
             f"experiment={self.experiment}",
+            "model=bert",
             "data=kjv",
             "tokenizer=wordpiece",
             f"model.vocab_size={self.vocab_size}",
@@ -37,6 +38,8 @@ class Workload:
             f"data.sequence_length={self.sequence_length}",
             f"data.global_batch_size={self.batch_size}",
             f"data.micro_batch_size={self.batch_size}",
+            "data.num_workers=0",
+            "optimizer.lr=2e-3",
             "trainer.max_time=null",
             f"trainer.max_steps={self.warmup_steps + self.steps}",
             f"trainer.log_every_n_steps={self.warmup_steps}",

@@ -14,6 +14,7 @@ import yaml
 
 from bertlab.bench.config import Workload
 from bertlab.data.masking import masked_count
+from bertlab.errors import RunFailure, UserError
 from bertlab.models.config import BertConfig
 from bertlab.models.flops import training_flops
 from bertlab.training.machine import peak_flops
@@ -68,16 +69,23 @@ def run_process(command: list[str]) -> tuple[str, int]:
         Its standard output, and the largest resident memory that it had, in bytes.
 
     Raises:
-        RuntimeError: when it fails, with the end of what it printed.
+        UserError: when it refuses its input, with its message.
+        RunFailure: when it fails, with the end of what it printed.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=out, stderr=errors, cwd=ROOT, text=True)
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         errors.seek(0)
         if process.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{errors.read()[-3000:]}")
+            said = errors.read()[-3000:].replace("error: ", "")
+            raise UserError(said) if process.returncode == 2 else RunFailure(f"{' '.join(command)} failed:\n{said}")
         unit = 1 if sys.platform == "darwin" else 1024
         return out.read(), usage.ru_maxrss * unit
 

@@ -4,15 +4,16 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from bertlab.errors import Interrupted, UserError
+from bertlab.errors import Interrupted, RunFailure, UserError, raise_on_signals
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUOTING = (
-    "quote what has spaces, brackets, = or letters beyond ASCII twice, for the shell and for Hydra: "
+    "quote what has spaces, brackets, =, ~ or letters beyond ASCII twice, for the shell and for Hydra: "
     """data.train_files='["my text.txt"]'"""
 )
 
@@ -24,23 +25,25 @@ def run_command(command: Callable[[], None]) -> int:
         command: what to run.
 
     Returns:
-        0 done, 1 it failed, 2 the user's input was wrong, 130 SIGINT, 143 SIGTERM.
+        0 done, 1 it failed, 2 the user's input was wrong, 130 SIGINT, 143 SIGTERM (a handler is installed meanwhile).
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for chatty in ("httpx", "fsspec", "datasets", "filelock"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces every retry
     try:
-        command()
+        with raise_on_signals():
+            command()
     except UserError as error:
         print_error(str(error))
         return 2
     except Interrupted as interrupted:
         print_error(f"interrupted by {interrupted}")
         return interrupted.exit_code
-    except KeyboardInterrupt:
-        print_error("interrupted by SIGINT")
-        return 130
+    except RunFailure as failure:
+        print_error(str(failure))
+        return 1
     except Exception:
         traceback.print_exc()
         return 1
@@ -73,6 +76,9 @@ def run_hydra_command(task: Callable[..., None]) -> int:
     from bertlab.cli.validate import to_run_config
 
     register_schemas()
+    for flag in {"-m", "--multirun"} & set(sys.argv[1:]):  # Hydra takes no override after it unless it stands first
+        sys.argv.remove(flag)
+        sys.argv.insert(1, flag)
     # Without this Hydra prints the errors itself, with tracebacks, and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
@@ -81,18 +87,33 @@ def run_hydra_command(task: Callable[..., None]) -> int:
         hydra_config = HydraConfig.get()
         overrides = list(hydra_config.overrides.task)
         choices = hydra_config.runtime.choices
-        options = {group: str(option) for group, option in choices.items() if not group.startswith("hydra/")}
-        name = "+".join(re.findall(r"\w+", options.get("experiment", "run")))
+        options = {group: str(option) for group, option in choices.items() if option and not group.startswith("hydra/")}
+        # A list of experiments is no option of the group to Hydra, but it is what the user chose.
+        chosen = [value for key, _, value in (override.partition("=") for override in overrides) if key == "experiment"]
+        experiments = re.findall(r"\w+", chosen[-1] if chosen else "")
+        if experiments and experiments != ["null"]:
+            options["experiment"] = "+".join(experiments)
+
+        def checked_task() -> None:
+            try:
+                run_config = to_run_config(config, options)
+            except OmegaConfBaseException as error:  # an interpolation that leads nowhere
+                raise UserError(hydra_message(error)) from error
+            task(run_config, name=options.get("experiment", "run"), overrides=overrides, options=options)
+
         # SystemExit passes through Hydra without the line that it prints about failed jobs.
-        code = run_command(lambda: task(to_run_config(config), name=name, overrides=overrides, options=options))
+        code = run_command(checked_task)
         if code:
             sys.exit(code)
 
     def compose_and_run() -> None:
-        try:
-            application()
-        except (HydraException, OmegaConfBaseException, ValueError) as error:  # model=3 is a ValueError
-            raise UserError(hydra_message(error)) from error
+        # Hydra writes a multirun.yaml that says less than our run folders do: it goes with the temporary folder.
+        with tempfile.TemporaryDirectory() as scratch:
+            os.environ["BERTLAB_SWEEP_DIR"] = scratch
+            try:
+                application()
+            except (HydraException, OmegaConfBaseException, ValueError) as error:  # model=3 is a ValueError
+                raise UserError(hydra_message(error)) from error
 
     return run_command(compose_and_run)
 
@@ -103,7 +124,7 @@ def hydra_message(error: BaseException) -> str:
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
     if isinstance(error, OverrideParseException):
-        reason = str(error).splitlines()[0]
+        reason = re.sub(r"^\w+Exception: .*", "this cannot be read", str(error).splitlines()[0])
         return f"{error.override}: {reason}; {QUOTING}"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
@@ -113,8 +134,19 @@ def hydra_message(error: BaseException) -> str:
         known = sorted(getattr(cause.object_type, "__dataclass_fields__", {}))
         where = ".".join(parents) or "the configuration"
         return f"{cause.full_key}: there is no {key!r} in {where}" + (f"; it has {', '.join(known)}" if known else "")
-    if isinstance(cause, ValidationError) and cause.full_key:
+    if isinstance(cause, ValidationError) and cause.full_key and "is not a ListConfig" in str(cause):
+        return f"{cause.full_key} takes a list, also for one entry: {cause.full_key}='[a.txt]'; {QUOTING}"
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return f"{cause.full_key}: {str(cause).splitlines()[0]}"
+    if missing := re.search(r"Could not load '(\w+)/(\w+)'", str(error)):
+        group = missing.group(1)
+        options = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+        return f"{group}={missing.group(2)}: there is no such option; available options: {', '.join(options)}"
+    if "override must be a string or a list" in str(error):
+        for group, _, option in (argument.partition("=") for argument in sys.argv[1:]):
+            options = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+            if options and re.fullmatch(r"[\d.]+|null|true|false|", option):
+                return f"{group}={option}: this must be a string, the name of an option: {', '.join(options)}"
     text = str(error).split("Config search path:")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[1].startswith("Available options"):

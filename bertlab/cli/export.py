@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from bertlab.cli.app import run_command
+from bertlab.errors import user_path
 
 
 def main() -> None:
@@ -17,7 +18,9 @@ def main() -> None:
     def command() -> None:
         from bertlab.training.export import export_run
 
-        export_run(arguments.run_dir.expanduser(), arguments.out.expanduser())
-        print(f"exported to {arguments.out}: AutoModelForMaskedLM.from_pretrained({str(arguments.out)!r}) loads it")
+        out = user_path(arguments.out, "OUT")
+        layout = export_run(user_path(arguments.run_dir, "RUN_DIR"), out)
+        opener = "bertlab.load_pretrained" if layout is None else "AutoModelForMaskedLM.from_pretrained"
+        print(f"exported to {out}: {opener}({str(out)!r}) opens it")
 
     sys.exit(run_command(command))

@@ -4,7 +4,6 @@ import argparse
 import logging
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertlab.cli.app import run_command
@@ -66,12 +65,12 @@ def main() -> None:
         logging.getLogger("bertlab").setLevel(logging.WARNING)  # only the answers
         from bertlab.data.tokenizer import Tokenizer
         from bertlab.hub import load_pretrained
+        from bertlab.hub.files import find_folder
         from bertlab.models.bert import BertForMaskedLM
 
-        folder = Path(arguments.model).expanduser() / "model"
-        source = str(folder) if folder.is_dir() else arguments.model
-        model = load_pretrained(source, BertForMaskedLM)
-        tokenizer = Tokenizer.load(source)
+        folder = find_folder(arguments.model)
+        model = load_pretrained(folder, BertForMaskedLM)
+        tokenizer = Tokenizer.load(folder)
         print(arguments.text)
         for number, answers in enumerate(fill_mask(model, tokenizer, arguments.text, arguments.top)):
             if number:

@@ -9,9 +9,9 @@ from bertlab.training.config import RunConfig
 
 def prepare_data(config: RunConfig, *, name: str, overrides: list[str], options: dict[str, str]) -> None:
     """Train the tokenizer and write the shards that a run of ``config`` would use; nothing is done twice."""
-    from bertlab.data.prepare import prepare
+    from bertlab.training.run import prepare_data as prepare
 
-    prepared = prepare(config.data, config.tokenizer)
+    prepared, _ = prepare(config)
     print(f"vocabulary: {prepared.tokenizer.vocab_size:,} entries")
     for split, shards in (("training", prepared.train), ("validation", prepared.val)):
         if shards is not None:

@@ -11,11 +11,12 @@ from bertlab.training.config import RunConfig
 FROM_TOKENIZER = ("vocab_size", "mask_token_id", "special_token_ids")
 
 
-def to_run_config(config: DictConfig) -> RunConfig:
+def to_run_config(config: DictConfig, options: dict[str, str] | None = None) -> RunConfig:
     """Turn each group into its dataclass, then check across groups.
 
     Args:
         config: the composed config.
+        options: the chosen option of every group, to find out which was taken out; None: not asked.
 
     Returns:
         The run's config; below it there is no OmegaConf.
@@ -26,7 +27,8 @@ def to_run_config(config: DictConfig) -> RunConfig:
     values: dict[str, Any] = {}
     problems = unknown_keys(config)
     for name in (field.name for field in dataclasses.fields(RunConfig)):
-        if name not in config:
+        is_group = OmegaConf.is_config(config.get(name))
+        if name not in config or (is_group and options is not None and name not in options):
             problems.append(f"{name} was taken out, but a run needs it")
             continue
         node = config[name]
@@ -64,6 +66,8 @@ def across_groups(values: dict[str, Any]) -> list[str]:
             f"data.sequence_length={data.sequence_length} is longer than "
             f"model.max_position_embeddings={model.max_position_embeddings}"
         )
+    if model is not None and model.pad_token_id != 0:
+        problems.append(f"model.pad_token_id={model.pad_token_id} comes from the tokenizer: leave it out")
     if masking is not None:
         for name in FROM_TOKENIZER:
             if getattr(masking, name):

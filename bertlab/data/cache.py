@@ -44,8 +44,8 @@ def cached_folder(folder: Path, build: Callable[[Path], None], *, what: str) -> 
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder, what):
             _build(folder, build, what)
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
-        raise UserError(f"data.cache_dir: {error.filename}: {error.strerror}") from error
+    except OSError as error:
+        raise UserError(f"data.cache_dir: {error.filename or folder}: {error.strerror}") from error
     return folder
 
 

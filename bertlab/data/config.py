@@ -109,7 +109,7 @@ class HfConfig(DataConfig):
     """A dataset of the ``datasets`` library, by hub id or local folder, streamed while it is prepared.
 
     Attributes:
-        name: hub id, local folder, or packaged builder of ``datasets``.
+        name: hub id or local folder.
         config: name of the dataset's configuration (null: its only or default one).
         revision: branch, tag or commit on the hub (null: the newest).
         train_split: name of the training split.

@@ -18,7 +18,7 @@ from typing import IO, BinaryIO
 import zstandard
 
 from bertlab.data.pieces import Piece, pieces_of, pieces_of_chunks
-from bertlab.errors import UserError
+from bertlab.errors import UserError, user_path
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".parquet")
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
@@ -61,7 +61,7 @@ def find_files(patterns: list[str], override: str) -> list[Path]:
 
 
 def _matches(pattern: str, override: str) -> list[Path]:
-    literal = Path(pattern).expanduser()
+    literal = user_path(pattern, override)
     if literal.is_file():
         return [literal]
     if literal.is_dir():
@@ -231,6 +231,8 @@ def _jsonl_pieces(chunks: Iterable[str], path: Path, text_field: str) -> Iterato
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(f"{place}: not a line of JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits; nesting without end
+            raise UserError(f"{place}: not a line of JSON that can be read: {error}") from None
         if not isinstance(record, dict):
             raise UserError(f"{place}: a JSON object is needed, this is a {type(record).__name__}")
         if text_field not in record:
@@ -274,6 +276,8 @@ def _parquet_pieces(raw: BinaryIO, path: Path, text_field: str) -> Iterator[Piec
         for batch in file.iter_batches(batch_size=64, columns=[text_field], use_threads=False):
             for text in batch.column(0).to_pylist():
                 yield from _record_pieces(text, path, text_field)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: the column {text_field} holds bytes that are not UTF-8: {error}") from None
     except pyarrow.ArrowException as error:
         raise UserError(f"{path}: broken .parquet file: {error}") from error
     except OSError as error:

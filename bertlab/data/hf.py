@@ -9,7 +9,7 @@ from typing import Any
 from bertlab.data.config import HfConfig
 from bertlab.data.files import file_digest, missing_field
 from bertlab.data.pieces import Corpus, Piece, pieces_of
-from bertlab.errors import UserError
+from bertlab.errors import UserError, user_path
 
 _OWN_FILES = "data=text data.train_files='[corpus/**/*.txt]' reads files of your own instead"
 
@@ -49,13 +49,18 @@ class HfCorpus(Corpus):
         Raises:
             UserError: when the data cannot be fetched or read, or has no such column.
         """
-        self.position = 0
+        self.position = number = 0
         for number, text in enumerate(self._texts(), start=1):
             if self._num_records is not None and self.size_bytes is not None:
                 self.position = min(number * self.size_bytes // self._num_records, self.size_bytes)
             else:
                 self.position += len(text)
             yield from pieces_of(text.replace("\r\n", "\n").replace("\r", "\n"))
+        if self._skip and not number:
+            raise UserError(
+                f"{self.name}: data.val_documents={self._skip} holds out all the documents that there are: lower it, "
+                "or name data.val_split"
+            )
 
     def fingerprint(self) -> str:
         """Hash of the builder, its settings, the records that are taken, and the content of the split's files.
@@ -118,8 +123,11 @@ def hf_corpora(config: HfConfig) -> tuple[Corpus, Corpus | None]:
         UserError: when the dataset, its configuration or a split is not there, or the hub is out of reach.
     """
     import datasets
+    from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 
-    name = str(Path(config.name).expanduser()) if config.name.startswith("~") else config.name
+    name = str(user_path(config.name, "data.name")) if config.name.startswith("~") else config.name
+    if name in _PACKAGED_DATASETS_MODULES and not Path(name).is_dir():
+        raise UserError(f"data.name={name} is a file format, not a dataset: {_OWN_FILES}")
     try:
         builder = datasets.load_dataset_builder(name, config.config, revision=config.revision)
         available = list(builder.as_streaming_dataset())

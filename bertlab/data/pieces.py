@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 PIECE_CHARS = 256 * 1024
 
-# The start of a run of white space that holds a blank, a tab or a newline. Every pre-tokenizer in use (BERT's,
-# byte-level, Metaspace) starts a new word there, or earlier in the text, so the tokens on both sides are those of the
-# uncut text. A cut after the run would not do: byte-level BPE keeps the last blank with the word that follows.
+# The start of a run of white space that holds a blank, a tab or a newline. The pre-tokenizers of the tokenizers that we
+# train start a new word there, or earlier in the text, so the tokens on both sides are those of the uncut text. A cut
+# after the run would not do: byte-level BPE keeps the last blank with the word that follows. (A loaded tokenizer that
+# puts a blank in front of every text has one token more where a piece, of 256 Ki characters, begins at a newline.)
 # To Python alone the four separators from U+001C on are white space.
 _BREAK = re.compile(r"(?<=[\S\x1c-\x1f])[^\S\x1c-\x1f]*?[ \t\n]")
 

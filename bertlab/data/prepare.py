@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
@@ -35,15 +35,16 @@ from bertlab.data.pieces import Corpus, Piece, split_at_breaks
 from bertlab.data.shards import ShardWriter, TokenShards, token_dtype
 from bertlab.data.tokenizer import Tokenizer
 from bertlab.data.tokenizer_training import train_on_corpus
-from bertlab.errors import UserError
+from bertlab.errors import UserError, user_path
 
 logger = logging.getLogger(__name__)
 
-FORMAT = f"1 tokenizers {tokenizers.__version__}"
+FORMAT = f"2 tokenizers {tokenizers.__version__}"
 _BATCH_CHARS = 1_000_000
 _BATCH_PIECES = 8192
-# Tokenising is more than twice as fast on short texts, which stay in the processor's cache.
 _EXCERPT_CHARS = 4096
+# From this share of unknown tokens on there is a warning.
+_MANY_UNKNOWN = 0.01
 # With less text than this many batches, starting processes takes longer than they save.
 _BATCHES_FOR_A_POOL = 4
 
@@ -72,12 +73,18 @@ class Tokens(NamedTuple):
     text_bytes: int
 
 
-def prepare(config: DataConfig, tokenizer_config: TokenizerConfig) -> Prepared:
+def prepare(
+    config: DataConfig,
+    tokenizer_config: TokenizerConfig,
+    *,
+    check_tokenizer: Callable[[Tokenizer], None] | None = None,
+) -> Prepared:
     """Train or load the tokenizer and tokenise the corpus, or take both from the cache.
 
     Args:
         config: the corpus, the number of processes and the cache folder.
         tokenizer_config: the tokenizer.
+        check_tokenizer: called before the corpus is tokenised; it may raise.
 
     Raises:
         UserError: when the corpus or the tokenizer cannot be read, or the corpus holds no text.
@@ -88,6 +95,8 @@ def prepare(config: DataConfig, tokenizer_config: TokenizerConfig) -> Prepared:
     train, val = corpora(config)
     cache = cache_folder(config)
     tokenizer = build_tokenizer(tokenizer_config, train, cache)
+    if check_tokenizer is not None:
+        check_tokenizer(tokenizer)
     workers = config.prepare_workers or _num_cores()
     return Prepared(
         tokenizer,
@@ -98,7 +107,7 @@ def prepare(config: DataConfig, tokenizer_config: TokenizerConfig) -> Prepared:
 
 def cache_folder(config: DataConfig) -> Path:
     """Where tokenizers and shards are kept: ``data.cache_dir``, $BERTLAB_CACHE, or ~/.cache/bertlab."""
-    return Path(config.cache_dir or os.environ.get("BERTLAB_CACHE") or DEFAULT_CACHE).expanduser()
+    return user_path(config.cache_dir or os.environ.get("BERTLAB_CACHE") or DEFAULT_CACHE, "data.cache_dir")
 
 
 def build_tokenizer(config: TokenizerConfig, corpus: Corpus, cache: Path) -> Tokenizer:
@@ -147,6 +156,11 @@ class Encoder:
         self._backend = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         self._sep_id = sep_id
         self._dtype = token_dtype(vocab_size)
+        # Tokenising is more than twice as fast on short texts, which stay in the processor's cache. But the place of a
+        # cut would show without a pre-tokenizer (a token may reach over white space), and where the pipeline puts a
+        # blank in front of every text.
+        whole, parts = (self._ids("a\na b"), self._ids("a") + self._ids("\na") + self._ids(" b"))
+        self._size = _EXCERPT_CHARS if self._backend.pre_tokenizer is not None and whole == parts else None
 
     def __call__(self, pieces: list[Piece]) -> Tokens:
         """Tokenise a batch.
@@ -183,20 +197,21 @@ class Encoder:
             sum(len(piece.text.encode()) for piece in pieces),
         )
 
+    def _ids(self, text: str) -> list[int]:
+        return self._backend.encode(text, add_special_tokens=False).ids
+
     def _excerpts(self, pieces: list[Piece]) -> tuple[list[str], list[bool]]:
         texts: list[str] = []
         ends: list[bool] = []
         for piece in pieces:
-            # Without a pre-tokenizer a token may reach over white space, so that the place of a cut would show.
-            size = _EXCERPT_CHARS if self._backend.pre_tokenizer is not None else len(piece.text)
-            texts += split_at_breaks(piece.text, size)
+            texts += [piece.text] if self._size is None else split_at_breaks(piece.text, self._size)
             ends += [False] * (len(texts) - len(ends) - 1) + [piece.ends_document]
         return texts, ends
 
 
 def _write_shards(corpus: Corpus, tokenizer: Tokenizer, folder: Path, workers: int) -> None:
     began = time.monotonic()
-    text_bytes = 0
+    text_bytes = unknown = 0
     writer = ShardWriter(folder, token_dtype(tokenizer.vocab_size))
     # The workers read it from a file: what goes through their pipe must be small, or we would wait for ever to write it
     # to one that died before it began to read.
@@ -216,11 +231,17 @@ def _write_shards(corpus: Corpus, tokenizer: Tokenizer, folder: Path, workers: i
             if document_ends.size and document_ends[0] == 1 and writer.num_tokens == writer.last_document_end:
                 token_ids, word_starts, document_ends = token_ids[1:], word_starts[1:], document_ends[1:] - 1
             writer.append(token_ids, word_starts, document_ends)
+            unknown += 0 if tokenizer.unk_id is None else int((token_ids == tokenizer.unk_id).sum())
             text_bytes += tokens.text_bytes
             bar.update(position - bar.n)
     writer.close()
     if writer.num_documents == 0:
         raise UserError(f"{corpus.name}: no text: there is not a single token in it")
+    if unknown > _MANY_UNKNOWN * writer.num_tokens:
+        logger.warning(
+            "%s: %.1f %% of the tokens are unknown to the tokenizer, and never predicted: does it fit the text?",
+            *(corpus.name, 100 * unknown / writer.num_tokens),
+        )
     seconds = time.monotonic() - began
     logger.info(
         "%s: %d tokens of %d documents, %.1f MB in %.1f s (%.2f MB/s)",

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import AddedToken, Encoding, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, user_path
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROLES = {
@@ -97,7 +97,7 @@ class Tokenizer:
         Raises:
             UserError: when it cannot be found or read, or has no [MASK].
         """
-        place = Path(path).expanduser()
+        place = user_path(path, "tokenizer.path")
         if place.is_file():
             if place.suffix == ".json":
                 return cls(_read_json(place), names=_read_settings(place.parent)[0], source=str(place))

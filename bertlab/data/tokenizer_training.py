@@ -23,7 +23,10 @@ from bertlab.errors import UserError
 logger = logging.getLogger(__name__)
 
 _EXCERPT_CHARS = 16 * 1024
-_MAX_ALPHABET = 1000
+# Letters that continue words; what stands alone, an ideograph or a sign, is limited by the vocabulary only.
+_MAX_LETTERS = 1000
+# A vocabulary that leaves out more of the text than this share is refused.
+_MAX_UNKNOWN = 0.01
 # Sixteen characters of the private plane that no text holds.
 _MARKS = [chr(0xF0000 + number) for number in range(16)]
 
@@ -113,10 +116,7 @@ def _train_wordpiece(config: WordPieceConfig, texts: list[str]) -> Backend:
     for letter, count in raw_counts.items():
         for normalized in backend.normalizer.normalize_str(letter):
             counts[normalized] += count
-    common = sorted((letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter))
-    alphabet = sorted(common[:_MAX_ALPHABET])
-    # A character at which every word is cut, a punctuation mark or a CJK ideograph, never continues one.
-    continuing = [f"##{letter}" for letter in alphabet if len(_words(backend, f"a{letter}")) == 1]
+    alphabet, continuing = _alphabet(config, backend, counts)
     # Left to itself the trainer numbers the continuations in the order of a hash map, and that order then decides
     # between merges of equal count. Given as special tokens they have fixed numbers.
     trainer = trainers.WordPieceTrainer(
@@ -127,6 +127,30 @@ def _train_wordpiece(config: WordPieceConfig, texts: list[str]) -> Backend:
     )
     backend.train_from_iterator(texts, trainer)
     return bert_pipeline(backend.get_vocab(with_added_tokens=True), lowercase=config.lowercase)
+
+
+def _alphabet(config: WordPieceConfig, backend: Backend, counts: Counter[str]) -> tuple[list[str], list[str]]:
+    """The commonest characters for which there is room, and those of them that continue words, with ``##``."""
+    common = sorted((letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter))
+    room, letters, known = config.vocab_size - len(SPECIAL_TOKENS), 0, 0
+    alphabet: list[str] = []
+    continuing: list[str] = []
+    for letter in common:
+        # A character at which every word is cut, a punctuation mark or a CJK ideograph, never continues one.
+        continues = len(_words(backend, f"a{letter}")) == 1
+        letters += continues
+        if (continues and letters > _MAX_LETTERS) or len(alphabet) + len(continuing) + 1 + continues > room:
+            continue
+        alphabet.append(letter)
+        continuing += [f"##{letter}"] * continues
+        known += counts[letter]
+    unknown = 1 - known / max(sum(counts[letter] for letter in common), 1)
+    if unknown > _MAX_UNKNOWN:
+        raise UserError(
+            f"tokenizer.vocab_size={config.vocab_size} has no room for the characters of the text: {unknown:.0%} of it "
+            f"would be unknown; ask for more entries, or take tokenizer=bpe"
+        )
+    return sorted(alphabet), sorted(continuing)
 
 
 def _words(backend: Backend, text: str) -> list[str]:

@@ -4,15 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertlab.hub.layouts import layout_of, require_layout
+    from bertlab.hub.layouts import layout_of
     from bertlab.hub.pretrained import load_pretrained, save_pretrained
 
-__all__ = ["layout_of", "load_pretrained", "require_layout", "save_pretrained"]
+__all__ = ["layout_of", "load_pretrained", "save_pretrained"]
 
 _HOMES = {
     "layout_of": "bertlab.hub.layouts",
     "load_pretrained": "bertlab.hub.pretrained",
-    "require_layout": "bertlab.hub.layouts",
     "save_pretrained": "bertlab.hub.pretrained",
 }
 

@@ -1,5 +1,6 @@
 """config.json: BertConfig in the words of transformers' BERT and ModernBERT, and back."""
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -62,6 +63,9 @@ _MODERNBERT_FIXED = {
 }
 
 
+_KINDS = {int: "an integer", float: "a number", bool: "true or false"}
+
+
 def write_config(
     config: BertConfig, layout: Layout, class_name: str, dtype: str, num_labels: int | None
 ) -> dict[str, Any]:
@@ -118,7 +122,7 @@ def read_config(values: dict[str, Any], file: str) -> tuple[Layout, BertConfig]:
     read = {"bert": _read_bert, "modernbert": _read_modernbert, "bertlab": _read_bertlab}[layout.model_type]
     try:
         return layout, read(values)
-    except (UserError, TypeError) as error:  # TypeError: a string or a list where a number belongs
+    except (UserError, TypeError, ValueError, AttributeError) as error:  # a value of a kind that we did not foresee
         raise UserError("\n".join(f"{file}: {line}" for line in str(error).splitlines())) from None
 
 
@@ -139,19 +143,24 @@ def _read_modernbert(values: dict[str, Any]) -> BertConfig:
     every = values.get("global_attn_every_n_layers", 3)
     layers = values.get("layer_types")
     if layers is None:
+        if not isinstance(every, int) or every < 1:
+            raise UserError(f"global_attn_every_n_layers={every!r} is not an integer of at least 1")
         layers = [_SLIDING if number % every else _FULL for number in range(values.get("num_hidden_layers", 0))]
     if set(layers) - {_FULL}:
         problems.append(f"layer_types holds {_SLIDING}, but only {_FULL} is supported (a window is not built yet)")
     biases = {key: values[key] for key in _MODERNBERT_KEYS["bias"] if key in values}
     if len(set(biases.values())) > 1:
         problems.append(f"these must be all true or all false: {', '.join(f'{k}={v}' for k, v in biases.items())}")
-    rope = (values.get("rope_parameters") or {}).get(_FULL) or {}
+    rope = values.get("rope_parameters") or {}
+    rope = rope.get(_FULL) or {} if isinstance(rope, dict) else {"rope_type": rope}
     if rope.get("rope_type", "default") != "default":
         problems.append(f"rope_parameters: rope_type={rope['rope_type']} is not supported, only default is")
     fields = _read_fields(values, _MODERNBERT_KEYS, _MODERNBERT_FIXED, problems)
     for key in ("embedding_dropout", "classifier_dropout"):
         _note_dropout(values, key, fields)
     theta = rope.get("rope_theta", values.get("global_rope_theta", 160_000.0))
+    if not isinstance(theta, (int, float)):
+        raise UserError(f"rope_theta={theta!r} is not a number")
     # What ModernBERT means where a file is silent differs from BertConfig's defaults, which are BERT's.
     silent = {"bias": False, "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return BertConfig.from_dict({**MODERNBERT.requires, **silent, **fields, "rope_theta": float(theta)})
@@ -167,6 +176,12 @@ def _read_fields(
     for field in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         if not isinstance(values.get(keys[field][0]), int):
             problems.append(f"{keys[field][0]} is missing or not an integer")
+    kinds = {field.name: type(field.default) for field in dataclasses.fields(BertConfig) if field.default is not None}
+    for field, names in keys.items():
+        value, kind = values.get(names[0]), kinds.get(field, int)
+        taken = (int, float) if kind is float else (kind,)
+        if value is not None and type(value) not in taken:
+            problems.append(f"{names[0]}={value!r} is not {_KINDS[kind]}")
     check(problems)
     # A null is a setting that the model does without, such as the padding token's id.
     fields = {field: values[names[0]] for field, names in keys.items() if values.get(names[0]) is not None}

@@ -11,7 +11,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, user_path
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -27,15 +27,20 @@ def find_folder(source: str | Path) -> Path:
     Raises:
         UserError: when it is none of these.
     """
-    path = Path(source).expanduser()
-    for folder in (path, path / "model"):
-        if (folder / CONFIG).is_file():
-            return folder
-    if path.is_dir():
+    path = user_path(source, "model")
+    try:
+        for folder in (path, path / "model"):
+            if (folder / CONFIG).is_file():
+                return folder
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:
+        raise UserError(f"{path} cannot be opened: {error.strerror}") from error
+    if is_folder:
         raise UserError(
-            f"{path} holds neither {CONFIG} nor model/{CONFIG}: give the folder of a finished run, or a model folder"
+            f"{path} holds neither {CONFIG} nor model/{CONFIG}: give the folder of a finished run (export.py gets the "
+            "latest checkpoint out of an unfinished one), or a model folder"
         )
-    if path.exists():
+    if exists:
         raise UserError(f"{path} is a file: give the folder of a finished run, a model folder or a hub id")
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(source)):
         raise UserError(f"{path} does not exist")
@@ -98,27 +103,30 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file as transformers does, replacing what stands there in one stroke."""
+def replace_file(file: Path, write: Callable[[Path], object]) -> None:
+    """Replace a file in one stroke, so that nobody ever sees half of it.
 
-    def write(temporary: Path) -> None:
-        mode = temporary.stat().st_mode  # safetensors makes a file that only its owner may read
-        safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
-        temporary.chmod(mode)
-
-    _replace(file, write)
-
-
-def write_json(file: Path, values: dict[str, Any]) -> None:
-    """Write a JSON object, replacing what stands there in one stroke."""
-    _replace(file, lambda temporary: temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8"))
-
-
-def _replace(file: Path, write: Callable[[Path], object]) -> None:
+    Args:
+        file: the file, which need not exist.
+        write: writes the new content to the path that it is given, in the same folder.
+    """
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         temporary.touch()
+        mode = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(mode)  # safetensors makes a file that only its owner may read
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file as transformers does, in one stroke."""
+    replace_file(file, lambda temporary: safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"}))
+
+
+def write_json(file: Path, values: dict[str, Any]) -> None:
+    """Write a JSON object in one stroke."""
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    replace_file(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))

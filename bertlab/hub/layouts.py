@@ -7,7 +7,6 @@ Our names stand on the left, with ``*`` for the number of a layer; those of the 
 import re
 from dataclasses import dataclass
 
-from bertlab.errors import UserError
 from bertlab.models.config import BertConfig
 
 _BERT = {
@@ -112,18 +111,6 @@ LAYOUTS = {layout.model_type: layout for layout in (BERT, MODERNBERT, BERTLAB)}
 def layout_of(config: BertConfig) -> str | None:
     """Which of transformers' layouts a model of this config has: ``bert``, ``modernbert``, or None for neither."""
     return next((layout.model_type for layout in (BERT, MODERNBERT) if not layout.misfits(config)), None)
-
-
-def require_layout(config: BertConfig) -> str:
-    """The same, for a caller that cannot do without transformers.
-
-    Raises:
-        UserError: when the config fits neither layout, with the fields that differ from each.
-    """
-    layout = layout_of(config)
-    if layout is None:
-        raise UserError(explain_misfit(config))
-    return layout
 
 
 def explain_misfit(config: BertConfig) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 import torch
 from torch import Tensor
 
-from bertlab.errors import UserError, check
+from bertlab.errors import UserError, check, user_path
 from bertlab.hub.configs import read_config, write_config
 from bertlab.hub.files import CONFIG, WEIGHTS, find_folder, read_json, read_tensors, write_json, write_tensors
 from bertlab.hub.layouts import BERTLAB, LAYOUTS, Layout, explain_misfit, layout_of
@@ -53,15 +53,15 @@ def save_pretrained(
         tokenizer: ``bertlab.data``'s or one of transformers.
 
     Raises:
-        UserError: when ``folder`` is a file.
+        UserError: when ``folder`` cannot be made.
     """
     if not isinstance(model, _CLASSES):
         raise ValueError(f"a {type(model).__name__} is not one of {', '.join(c.__name__ for c in _CLASSES)}")
-    folder = Path(folder).expanduser()
+    folder = user_path(folder, "folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UserError(f"{folder} cannot be made: {error}") from error
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}") from error
     layout = LAYOUTS[layout_of(model.config) or BERTLAB.model_type]
     if layout is BERTLAB:
         log.warning("%s is in bertlab's own format: %s", folder, explain_misfit(model.config))

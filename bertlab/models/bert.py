@@ -24,7 +24,7 @@ from bertlab.modules import (
     RotaryPositions,
 )
 from bertlab.ops import SequenceLayout
-from bertlab.ops.attention import resolve_backend
+from bertlab.ops.attention import check_backend
 from bertlab.ops.loss import IGNORED, masked_lm_loss
 
 log = logging.getLogger(__name__)
@@ -88,8 +88,9 @@ def build_position(config: BertConfig) -> PositionEncoding:
 
 def build_encoder(config: BertConfig) -> Encoder:
     """The stack of layers that ``config`` describes."""
-    backend = resolve_backend(config.attention_backend)
-    log.info("attention backend: %s", backend)
+    backend = check_backend(config.attention_backend)
+    auto = "sdpa, and reference for attention dropout on the CPU (auto)"
+    log.info("attention backend: %s", auto if backend == "auto" else backend)
     layers = []
     for number in range(config.num_hidden_layers):
         attention = MultiHeadAttention(
@@ -313,8 +314,10 @@ class BertForSequenceClassification(nn.Module):
             See ``ClassificationOutput``.
 
         Raises:
-            ValueError: as ``BertModel``.
+            ValueError: as ``BertModel``, or for labels whose shape does not fit.
         """
+        if labels is not None and labels.shape != input_ids.shape[:1]:
+            raise ValueError(f"labels {list(labels.shape)} must be [b] = [{input_ids.shape[0]}]")
         out = self.bert(input_ids, attention_mask, token_type_ids, output_attentions)
         pooled = out.pooler_output if self.head is None else self.head(out.last_hidden_state[:, 0])  # [b, e]
         logits = self.classifier(self.dropout(pooled))

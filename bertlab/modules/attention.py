@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from bertlab.modules.position import PositionEncoding
 from bertlab.ops import SequenceLayout, attention, attention_weights
-from bertlab.ops.attention import resolve_backend
+from bertlab.ops.attention import check_backend
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -23,7 +23,7 @@ class ScaledDotProductAttention(nn.Module):
         Args:
             dropout: probability of dropping an attention weight in training.
             scale: factor of the scores; None: ``1 / sqrt(d)``.
-            backend: see ``bertlab.ops.attention``; ``auto`` is resolved here.
+            backend: see ``bertlab.ops.attention``.
 
         Raises:
             ValueError: for an unknown backend.
@@ -31,7 +31,7 @@ class ScaledDotProductAttention(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.scale = scale
-        self.backend = resolve_backend(backend)
+        self.backend = check_backend(backend)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, layout: SequenceLayout | None = None

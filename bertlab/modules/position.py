@@ -1,4 +1,6 @@
-"""Position encodings: three places where they may act, each doing nothing unless an encoding overrides it."""
+"""Position encodings: the places where they may act, each doing nothing unless an encoding overrides it."""
+
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -65,6 +67,13 @@ class RotaryPositions(PositionEncoding):
         cos, sin = rotary_tables(max_position_embeddings, head_width, theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RotaryPositions":
+        """Follow the model to its device, but stay in float32: half precision cannot tell large angles apart."""
+        tables = self.cos, self.sin
+        super()._apply(fn, recurse)
+        self.cos, self.sin = (table.to(self.cos.device) for table in tables)
+        return self
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rotate; see the base class."""

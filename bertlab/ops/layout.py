@@ -45,10 +45,13 @@ class SequenceLayout:
             cu_seqlens: integers ``[n + 1]``, ascending from 0 to ``t``.
 
         Raises:
-            ValueError: when ``cu_seqlens`` is not a vector of at least two integers.
+            ValueError: when ``cu_seqlens`` is not a vector of at least two integers, or, on the CPU, when they do not
+                ascend from 0 (elsewhere looking at them would wait for the device).
         """
         if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.is_floating_point():
             raise ValueError("cu_seqlens must be a vector of n + 1 integers, from 0 to the number of packed tokens")
+        if cu_seqlens.device.type == "cpu" and (cu_seqlens[0] != 0 or bool((cu_seqlens.diff() < 0).any())):
+            raise ValueError("cu_seqlens must ascend from 0 to the number of packed tokens")
         return cls(cu_seqlens=cu_seqlens)
 
     @property
@@ -57,8 +60,14 @@ class SequenceLayout:
         return self.cu_seqlens is not None
 
     def sequence_ids(self, num_tokens: int) -> Tensor:
-        """The number of the sequence to which each packed token belongs: int64 ``[t]``."""
+        """The number of the sequence to which each packed token belongs: int64 ``[t]``.
+
+        Raises:
+            ValueError: on the CPU, when the sequences do not end at ``num_tokens``.
+        """
         assert self.cu_seqlens is not None
+        if self.cu_seqlens.device.type == "cpu" and self.cu_seqlens[-1] != num_tokens:
+            raise ValueError(f"cu_seqlens ends at {int(self.cu_seqlens[-1])}, but there are {num_tokens} packed tokens")
         tokens = torch.arange(num_tokens, device=self.cu_seqlens.device)
         return torch.bucketize(tokens, self.cu_seqlens[1:].to(tokens.dtype), right=True)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 IGNORED = -100
 
@@ -19,11 +20,12 @@ class _SummedCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         log_probabilities = logits.log_softmax(dim=-1)  # [m, v]
         counts = labels != IGNORED
-        targets = labels.clamp(min=0)[:, None]
+        targets = torch.where(counts, labels, 0)[:, None]
         ctx.save_for_backward(log_probabilities, targets, counts)
         return -torch.where(counts, log_probabilities.gather(1, targets).squeeze(1), 0.0).sum()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         log_probabilities, targets, counts = ctx.saved_tensors
         grad = log_probabilities.exp()

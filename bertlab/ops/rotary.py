@@ -38,6 +38,8 @@ class _Rotate(torch.autograd.Function):
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
+    if torch.compiler.is_compiling():  # the compiler fuses this itself, and does not take writes into a slice
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     torch.mul(first, cos, out=out[..., : cos.shape[-1]]).addcmul_(second, sin, value=-1.0)
     torch.mul(second, cos, out=out[..., cos.shape[-1] :]).addcmul_(first, sin)
@@ -55,5 +57,5 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Returns:
         The shape and type of ``x``.
     """
-    precise = torch.promote_types(x.dtype, torch.float32)  # half precision cannot tell large angles apart
+    precise = torch.promote_types(x.dtype, torch.float32)
     return _Rotate.apply(x.to(precise), cos.to(precise), sin.to(precise)).to(x.dtype)

@@ -109,7 +109,7 @@ class MaskedLMTask(lightning.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Begin a validation."""
-        self._val_sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        self._val_sums = torch.zeros(3, dtype=torch.float64)  # on the CPU: not every device has float64
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add up loss, hits and predicted tokens of one batch; they are divided once, at the end."""
@@ -122,7 +122,7 @@ class MaskedLMTask(lightning.LightningModule):
         )
         hits = (out.logits.argmax(dim=-1) == batch.labels).sum()
         count = (batch.labels != IGNORED).sum()
-        self._val_sums += torch.stack([out.loss.double(), hits.double(), count.double()])
+        self._val_sums += torch.stack([out.loss, hits.to(out.loss.dtype), count.to(out.loss.dtype)]).cpu().double()
 
     def on_validation_epoch_end(self) -> None:
         """Divide the sums: means over masked tokens, whatever the batch size."""

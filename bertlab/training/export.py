@@ -3,14 +3,15 @@
 import logging
 from pathlib import Path
 
-import torch
 import yaml
 
 from bertlab.data.tokenizer import Tokenizer
 from bertlab.errors import UserError
-from bertlab.hub import load_pretrained, save_pretrained
+from bertlab.hub import layout_of, load_pretrained, save_pretrained
+from bertlab.hub.files import CONFIG
 from bertlab.models.bert import BertForMaskedLM
 from bertlab.models.config import BertConfig
+from bertlab.training.checkpoint import read_weights
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def load_run(run_dir: Path) -> BertForMaskedLM:
     """
     if not (run_dir / "run.json").is_file():
         raise UserError(f"{run_dir} is not a run folder: it has no run.json")
-    if (run_dir / "model").is_dir():
+    if (run_dir / "model" / CONFIG).is_file():  # written last: without it the run ended while it exported
         return load_pretrained(run_dir / "model", BertForMaskedLM)
     checkpoints = sorted((run_dir / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
     if not checkpoints:
@@ -37,21 +38,29 @@ def load_run(run_dir: Path) -> BertForMaskedLM:
     log.info("the run did not finish; using its latest checkpoint, %s", checkpoints[-1].name)
     config = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
     model = BertForMaskedLM(BertConfig.from_dict(config["model"]))
-    state = torch.load(checkpoints[-1], map_location="cpu", weights_only=True)["state_dict"]
-    model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in state.items()})
+    model.load_state_dict(read_weights(checkpoints[-1]))
     return model.eval()
 
 
-def export_run(run_dir: Path, out: Path) -> None:
-    """Write a run's model and tokenizer to ``out``, in the transformers format.
+def export_run(run_dir: Path, out: Path) -> str | None:
+    """Write a run's model and tokenizer to ``out``, in the transformers format where it has the architecture.
 
     Args:
         run_dir: the run folder.
         out: the folder to write; made if absent.
 
+    Returns:
+        The layout, as ``hub.layout_of``: None when only ``load_pretrained`` opens it.
+
     Raises:
-        UserError: as ``load_run``, or when ``out`` already holds something.
+        UserError: as ``load_run``, or when ``out`` already holds something or cannot be made.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    try:
+        taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror}") from error
+    if taken:
         raise UserError(f"{out} exists and is not an empty folder: name another one")
-    save_pretrained(load_run(run_dir), out, Tokenizer.load(run_dir / "tokenizer"))
+    model = load_run(run_dir)
+    save_pretrained(model, out, Tokenizer.load(run_dir / "tokenizer"))
+    return layout_of(model.config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
+from bertlab.errors import UserError
 from bertlab.training.config import CsvConfig, LoggerConfig, TensorBoardConfig, WandbConfig
 
 log = logging.getLogger(__name__)
@@ -38,25 +39,35 @@ def build_logger(logger: LoggerConfig, run_dir: Path, run_id: str, config: dict[
 
 
 def build_wandb(logger: WandbConfig, run_dir: Path, run_id: str, config: dict[str, Any]) -> WandbLogger:
-    """Start a W&B run: online when somebody is logged in, else offline with a line that says so."""
+    """Start a W&B run: online when somebody is logged in, else offline with a line that says so.
+
+    Raises:
+        UserError: when it does not start: a wrong key or mode, no network.
+    """
     import wandb
 
-    mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
-    # Not left to WandbLogger, which would reuse a run that is open in this process.
-    run = wandb.init(
-        project=logger.project,
-        entity=logger.entity,
-        name=run_id,
-        id=run_id,
-        group=logger.group,
-        job_type=logger.job_type,
-        tags=logger.tags,
-        dir=run_dir,
-        config=config,
-        mode=mode,  # type: ignore[arg-type]  # checked by wandb
-        reinit="finish_previous",
-        settings=wandb.Settings(silent=mode != "online"),  # offline, our one line says it all
-    )
+    try:
+        mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
+        # Not left to WandbLogger, which would reuse a run that is open in this process.
+        run = wandb.init(
+            project=logger.project,
+            entity=logger.entity,
+            name=run_id,
+            id=run_id,
+            group=logger.group,
+            job_type=logger.job_type,
+            tags=logger.tags,
+            dir=run_dir,
+            config=config,
+            mode=mode,  # type: ignore[arg-type]  # checked by wandb
+            reinit="finish_previous",
+            settings=wandb.Settings(silent=mode != "online"),  # offline, our one line says it all
+        )
+    except (wandb.Error, ValueError, OSError) as error:
+        raise UserError(
+            f"W&B does not start: {' '.join(str(error).split())}: mend that (WANDB_API_KEY, WANDB_MODE, logger.*), or "
+            "go on without it: WANDB_MODE=offline, or logger=csv"
+        ) from error
     for name in ("step", "tokens", "seconds"):
         run.define_metric(name)
     run.define_metric("*", step_metric="step")
@@ -70,5 +81,11 @@ def build_wandb(logger: WandbConfig, run_dir: Path, run_id: str, config: dict[st
 
 def finish_wandb(exit_code: int) -> None:
     """End the process's W&B run, if there is one, with the run's exit code."""
-    if "wandb" in sys.modules and sys.modules["wandb"].run is not None:
-        sys.modules["wandb"].finish(exit_code=exit_code)
+    if "wandb" not in sys.modules or sys.modules["wandb"].run is None:
+        return
+    wandb = sys.modules["wandb"]
+    folder = Path(wandb.run.dir).parent
+    try:
+        wandb.finish(exit_code=exit_code)
+    except Exception as error:  # the run itself is not touched by what the upload came upon
+        log.warning("W&B did not end properly (%s); upload again with: wandb sync %s", error, folder)

@@ -1,17 +1,11 @@
-"""What concerns the machine: its peak speed, its memory allocator, its signals."""
+"""What concerns the machine: its peak speed and its memory allocator."""
 
 import ctypes
 import logging
 import platform
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 import torch
-
-from bertlab.errors import Interrupted
 
 log = logging.getLogger(__name__)
 
@@ -31,21 +25,6 @@ GPU_PEAKS: dict[str, tuple[float, float]] = {
 }
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_MODEL = 50_000_000
-
-
-@contextmanager
-def raise_on_signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into ``Interrupted``, so that a run ends its files properly and with the right code."""
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise Interrupted(signum)
-
-    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def keep_memory(num_parameters: int) -> None:

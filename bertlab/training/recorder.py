@@ -1,6 +1,7 @@
 """Callbacks that watch a training: the budget, the metrics and the progress bar."""
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from tqdm import tqdm
 
 from bertlab.data.batch import Batch
+from bertlab.errors import RunFailure
 from bertlab.models.flops import training_flops
 from bertlab.tasks.pretraining import MaskedLMTask
 from bertlab.training.budget import Budget
@@ -20,6 +22,19 @@ from bertlab.training.machine import peak_flops
 def ends_step(trainer: lightning.Trainer, batch_idx: int) -> bool:
     """Whether the micro-batch was the last one of its optimizer step."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+
+
+def check_finite(name: str, value: float, step: int) -> None:
+    """End a run whose loss is not a number any more: no later step can bring it back.
+
+    Raises:
+        RunFailure: when ``value`` is infinite or NaN.
+    """
+    if not math.isfinite(value):
+        raise RunFailure(
+            f"the training diverged: {name} is {value} at step {step}. Lower optimizer.lr, raise schedule.warmup, or "
+            "set optimizer.max_grad_norm; checkpoints/ holds what was saved before"
+        )
 
 
 class BudgetCallback(Callback):
@@ -116,6 +131,7 @@ class MetricsRecorder(Callback):
         logged = step == 1 or step % self.every_n_steps == 0 or step == trainer.max_steps or trainer.should_stop
         if logged and ends_step(trainer, batch_idx):
             self.record(trainer, self.train_figures(pl_module))
+            check_finite("train/loss", self.pending["train/loss"], trainer.global_step)
 
     def train_figures(self, task: MaskedLMTask) -> dict[str, float]:
         """The figures since the last record; reading the loss waits for the device, so the time is taken afterwards."""
@@ -139,6 +155,7 @@ class MetricsRecorder(Callback):
             return
         self.window_start += time.perf_counter() - self.validation_start
         self.record(trainer, pl_module.validation)
+        check_finite("val/loss", self.pending["val/loss"], trainer.global_step)
 
     def record(self, trainer: lightning.Trainer, figures: dict[str, float]) -> None:
         """Put figures into the record of the current step."""
@@ -148,15 +165,16 @@ class MetricsRecorder(Callback):
         self.pending = stamp | self.pending | figures
 
     def flush(self, trainer: lightning.Trainer) -> None:
-        """Write the pending record, if there is one."""
+        """Write the pending record, if there is one; what is no number is null in JSON."""
         if not self.pending:
             return
-        self.last.update(self.pending)
-        self.file.write(json.dumps(self.pending) + "\n")
+        record, self.pending = self.pending, {}  # at once: a signal while it is written must not bring it again
+        self.last.update(record)
+        written = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        self.file.write(json.dumps(written, allow_nan=False) + "\n")
         self.file.flush()
         for logger in trainer.loggers:
-            logger.log_metrics(self.pending, step=int(self.pending["step"]))
-        self.pending = {}
+            logger.log_metrics(record, step=int(record["step"]))
 
     def close(self, trainer: lightning.Trainer) -> None:
         """Write what is pending and close the file."""

@@ -14,15 +14,18 @@ from lightning.pytorch.loggers import WandbLogger
 
 from bertlab.data.prepare import Prepared, prepare
 from bertlab.data.pretraining import PretrainingData
-from bertlab.errors import Interrupted, UserError, check
+from bertlab.data.tokenizer import Tokenizer
+from bertlab.errors import Interrupted, RunFailure, UserError, raise_on_signals
 from bertlab.hub import save_pretrained
 from bertlab.models.bert import BertForMaskedLM
+from bertlab.models.config import BertConfig
 from bertlab.ops.random import derive_seed
 from bertlab.tasks.pretraining import MaskedLMTask
 from bertlab.training.budget import Budget
+from bertlab.training.checkpoint import AtomicCheckpointIO
 from bertlab.training.config import RunConfig
 from bertlab.training.loggers import build_logger, finish_wandb
-from bertlab.training.machine import keep_memory, raise_on_signals
+from bertlab.training.machine import keep_memory
 from bertlab.training.recorder import BudgetCallback, MetricsRecorder, ProgressBar
 from bertlab.training.run_dir import RunDir, check_free
 
@@ -43,23 +46,32 @@ class RunResult:
     summary: dict[str, Any]
 
 
-def complete_config(config: RunConfig, prepared: Prepared) -> RunConfig:
-    """Fill in what only the tokenizer knows: the vocabulary's size and the padding id.
+def check_vocabulary(model: BertConfig, tokenizer: Tokenizer) -> None:
+    """Refuse a model whose embedding is smaller than the tokenizer's vocabulary.
 
     Raises:
-        UserError: when the configured model does not fit the tokenizer.
+        UserError: when it is.
     """
-    tokenizer = prepared.tokenizer
-    problems = []
-    asked = config.model.vocab_size
-    if asked is not None and asked < tokenizer.vocab_size:
-        problems.append(
-            f"model.vocab_size={asked} is smaller than the tokenizer's {tokenizer.vocab_size} entries: leave it out, "
-            "or set it to that or more"
+    if model.vocab_size is not None and model.vocab_size < tokenizer.vocab_size:
+        raise UserError(
+            f"model.vocab_size={model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} entries: "
+            "leave it out, or set it to that or more"
         )
-    check(problems)
-    model = dataclasses.replace(config.model, vocab_size=asked or tokenizer.vocab_size, pad_token_id=tokenizer.pad_id)
-    return dataclasses.replace(config, model=model)
+
+
+def prepare_data(config: RunConfig) -> tuple[Prepared, PretrainingData]:
+    """The tokenizer and the shards of a run, from the cache or made now, and the rows that it trains on.
+
+    Raises:
+        UserError: when the corpus or the tokenizer is wrong, does not fit the model, or gives no whole row.
+    """
+    prepared = prepare(
+        config.data, config.tokenizer, check_tokenizer=lambda tokenizer: check_vocabulary(config.model, tokenizer)
+    )
+    rows = PretrainingData(
+        config.data, config.masking, prepared.tokenizer, prepared.train, prepared.val, seed=config.seed
+    )
+    return prepared, rows
 
 
 def plain(value: Any) -> Any:
@@ -84,16 +96,19 @@ def run(config: RunConfig, *, name: str, overrides: list[str], options: dict[str
         The run folder and the final figures.
 
     Raises:
-        UserError: when the input is wrong; no run folder is left.
+        UserError: when the input is wrong; when the data or the tokenizer is, no run folder is made.
+        RunFailure: when the training diverged.
         Interrupted: on SIGINT or SIGTERM; the run folder says so.
     """
     logging.getLogger("bertlab").setLevel(logging.INFO)  # for train.log, also when no command set it up
     check_free(config.run_dir)
-    prepared = prepare(config.data, config.tokenizer)
-    config = complete_config(config, prepared)
-    data = PretrainingData(
-        config.data, config.masking, prepared.tokenizer, prepared.train, prepared.val, seed=config.seed
+    prepared, data = prepare_data(config)
+    model = dataclasses.replace(
+        config.model,
+        vocab_size=config.model.vocab_size or prepared.tokenizer.vocab_size,
+        pad_token_id=prepared.tokenizer.pad_id,
     )
+    config = dataclasses.replace(config, model=model)
 
     shown = {"options": options or {}} | plain(config)
     run_dir = RunDir(config.run_dir, name, shown, overrides)
@@ -102,23 +117,28 @@ def run(config: RunConfig, *, name: str, overrides: list[str], options: dict[str
     logging.getLogger().addHandler(log_file)
     exit_code = 1
     try:
-        log.info("run folder: %s", run_dir.path)
         with raise_on_signals():
-            summary = fit(config, prepared, data, run_dir, shown)
-        exit_code = 0
-    except Interrupted as interrupted:
-        exit_code = interrupted.exit_code
-        log.info("interrupted by %s", interrupted)
-        raise
-    except UserError:
-        exit_code = 2
-        raise
-    except Exception:
-        log.exception("the run failed")
-        raise
+            try:
+                log.info("run folder: %s", run_dir.path)
+                summary = fit(config, prepared, data, run_dir, shown)
+                exit_code = 0
+            except Interrupted as interrupted:
+                exit_code = interrupted.exit_code
+                log.info("interrupted by %s", interrupted)
+                raise
+            except UserError:
+                exit_code = 2
+                raise
+            except RunFailure as failure:
+                log.info("the run failed: %s", failure)
+                raise
+            except Exception:
+                log.exception("the run failed")
+                raise
+            finally:
+                run_dir.end(exit_code)  # first: W&B may take long to upload what is left
+                finish_wandb(exit_code)
     finally:
-        finish_wandb(exit_code)
-        run_dir.end(exit_code)
         logging.getLogger().removeHandler(log_file)
         log_file.close()
     return RunResult(run_dir.path, summary)
@@ -200,6 +220,7 @@ def fit(
         limit_val_batches=0 if val_interval is None else None,
         num_sanity_val_steps=0,
         logger=logger or False,
+        plugins=[AtomicCheckpointIO()],
         callbacks=callbacks,
         use_distributed_sampler=False,
         enable_checkpointing=config.checkpoint.every_n_steps is not None,

@@ -2,8 +2,6 @@
 
 import datetime
 import importlib.metadata
-import json
-import os
 import platform
 import secrets
 import socket
@@ -14,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, user_path
+from bertlab.hub.files import write_json
 
 PACKAGES = ("bertlab", "torch", "lightning", "transformers", "tokenizers", "datasets", "hydra-core", "wandb", "numpy")
 
@@ -33,18 +32,14 @@ def check_free(run_dir: str | None) -> None:
     """
     if run_dir is None:
         return
-    path = Path(run_dir).expanduser()
-    if path.exists() and not path.is_dir():
-        raise UserError(f"run_dir={run_dir} is a file: name a folder that does not exist yet")
-    if path.is_dir() and any(path.iterdir()):
-        raise UserError(f"run_dir={run_dir} exists and is not empty: name another folder, or move this one away")
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file so that a reader never sees half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    path = user_path(run_dir, "run_dir")
+    try:
+        if path.exists() and not path.is_dir():
+            raise UserError(f"run_dir={run_dir} is a file: name a folder that does not exist yet")
+        if path.is_dir() and any(path.iterdir()):
+            raise UserError(f"run_dir={run_dir} exists and is not empty: name another folder, or move this one away")
+    except OSError as error:
+        raise UserError(f"run_dir={run_dir}: {error.strerror}") from error
 
 
 def git_commit() -> str | None:
@@ -80,7 +75,7 @@ class RunDir:
         """
         run_id = make_run_id(name)
         check_free(run_dir)
-        self.path = Path("runs") / run_id if run_dir is None else Path(run_dir).expanduser()
+        self.path = Path("runs") / run_id if run_dir is None else user_path(run_dir, "run_dir")
         try:
             self.path.mkdir(parents=True, exist_ok=run_dir is not None)
         except OSError as error:

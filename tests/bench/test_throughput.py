@@ -14,6 +14,7 @@ from bertlab.bench.throughput import Comparison, Measurement, median_speed, run_
 from bertlab.cli.app import CONFIGS
 from bertlab.cli.schema import register_schemas
 from bertlab.cli.validate import to_run_config
+from bertlab.errors import RunFailure, UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = Workload("mlm_tiny", 0.1, batch_size=32, sequence_length=128, vocab_size=30522, warmup_steps=5, steps=20)
@@ -65,8 +66,12 @@ def test_a_process_that_fails_says_why() -> None:
     assert out == "xxx\n"
     # Bytes. The kernel's figure starts from what this process had when it made the other one, hence no upper bound.
     assert peak > 200_000_000
-    with pytest.raises(RuntimeError, match="no such luck"):
+    with pytest.raises(RunFailure, match="no such luck"):
         run_process([sys.executable, "-c", "import sys; sys.exit('no such luck')"])
+    with pytest.raises(UserError, match="^no such override"):  # as our commands refuse their input
+        run_process(
+            [sys.executable, "-c", "import sys; print('error: no such override', file=sys.stderr); sys.exit(2)"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -75,14 +80,16 @@ def test_a_process_that_fails_says_why() -> None:
         (["--experiments", "mlm_huge"], "no such experiment: mlm_huge; there are demo, mlm_base"),
         (["--steps", "7", "--warmup-steps", "2"], "a multiple of it"),
         (["--rounds", "0"], "--rounds must be at least 1"),
+        (["--experiments", "demo", "--dropouts", "2"], "model.hidden_dropout_prob=2.0 must be"),
+        (["--experiments", "mlm_base", "--batch-size", "0"], "data.global_batch_size=0"),
     ],
 )
 def test_refusals(arguments: list[str], fragment: str) -> None:
     command = [sys.executable, "scripts/benchmark.py", "throughput", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert fragment in done.stderr
+    assert "Traceback" not in done.stderr
+    assert fragment in next(line for line in done.stderr.splitlines() if line.startswith("error: "))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertlab.cli.app import print_error, run_command
-from bertlab.errors import Interrupted, UserError
+from bertlab.errors import Interrupted, RunFailure, UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ("demo", "mlm_base", "mlm_large", "mlm_medium", "mlm_mini", "mlm_small", "mlm_tiny")
@@ -34,7 +34,27 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["trainr: there is no 'trainr' in the configuration; it has checkpoint", "data.packin: there is no 'packin'"],
     ),
     "key that is taken out": (["experiment=mlm_tiny", "~seed"], ["seed was taken out"]),
-    "number for a group": (["experiment=mlm_tiny", "model=3"], ["must be a string"]),
+    "number for a group": (["experiment=mlm_tiny", "model=3"], ["model=3: this must be a string", "bert, modern"]),
+    "null for a group": (["experiment=null"], ["experiment=null: this must be a string", *EXPERIMENTS]),
+    "unknown experiment in a list": (["experiment=[mlm_tiny,mlm_huge]"], ["mlm_huge", *EXPERIMENTS]),
+    "group that is taken out": (["experiment=demo", "~model"], ["model was taken out"]),
+    "group that is taken out, with a base class": (["experiment=demo", "~schedule"], ["schedule was taken out"]),
+    "text for a list": (
+        ["experiment=mlm_tiny", "data=text", "data.train_files=a.txt"],
+        ["data.train_files takes a list", "data.train_files='[a.txt]'"],
+    ),
+    "interpolation that leads nowhere": (["experiment=mlm_tiny", "data.cache_dir=${home}"], ["data.cache_dir", "home"]),
+    "home of nobody": (
+        ["experiment=mlm_tiny", "data.cache_dir='~nobody-at-all/x'"],
+        ["data.cache_dir=~nobody-at-all/x", "home"],
+    ),
+    "tilde without quotes": (["data=text", "data.train_files=[~/a.txt]"], ["cannot be read", "=, ~ or letters"]),
+    "cache that cannot be made": (["experiment=mlm_tiny", "data.cache_dir=/proc/x"], ["data.cache_dir: /proc/x"]),
+    "padding id": (["experiment=mlm_tiny", "model.pad_token_id=7"], ["model.pad_token_id=7 comes from the tokenizer"]),
+    "vocabulary that is too small": (
+        ["experiment=mlm_tiny", "model.vocab_size=20"],
+        ["model.vocab_size=20 is smaller than the tokenizer's 8192"],
+    ),
     "wrong type": (["experiment=mlm_tiny", "model.hidden_size=big"], ["model.hidden_size", "big"]),
     "null where there is a number": (["experiment=mlm_tiny", "optimizer.lr=null"], ["optimizer.lr"]),
     "grammar": (
@@ -222,7 +242,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (UserError("one\ntwo"), 2, "error: one\nerror: two\n"),
         (Interrupted(15), 143, "error: interrupted by SIGTERM\n"),
         (Interrupted(2), 130, "error: interrupted by SIGINT\n"),
-        (KeyboardInterrupt(), 130, "error: interrupted by SIGINT\n"),
+        (RunFailure("it diverged"), 1, "error: it diverged\n"),
     ],
 )
 def test_exit_codes(error: BaseException, code: int, printed: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,6 +151,8 @@ def test_jsonl_errors_name_the_line(tmp_path):
     path = tmp_path / "a.jsonl"
     for content, message in (
         ('{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not a line of JSON: .* column"),
+        ('{"text": "a", "n": ' + "1" * 5000 + "}\n", r"a\.jsonl:1: not a line of JSON that can be read: .*digits"),
+        ('{"text": ' + "[" * 100_000 + "\n", r"a\.jsonl:1: not a line of JSON that can be read: .*recursion"),
         ('{"text": "a"}\n\n["a"]\n', r"a\.jsonl:3: a JSON object is needed, this is a list"),
         ('{"body": "a", "id": 1}\n', r"a\.jsonl:1: no field text \(data\.text_field\); the fields are: body, id"),
         ('{"text": 12}\n', r"a\.jsonl:1: the field text holds a int, not text"),
@@ -221,3 +223,11 @@ def test_find_files_errors(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             find_files([f"{tmp_path}/{pattern}"], "data.train_files")
+
+
+def test_parquet_with_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "a.parquet"
+    column = pyarrow.array([b"good", b"\xff\xfe"]).cast(pyarrow.string(), safe=False)
+    parquet.write_table(pyarrow.table({"text": column}), path)
+    with pytest.raises(UserError, match=r"a\.parquet: the column text holds bytes that are not UTF-8"):
+        read(path)

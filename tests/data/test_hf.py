@@ -110,3 +110,16 @@ def test_errors_are_one_message(folder, options, message):
     with pytest.raises(UserError, match=message) as caught:
         texts(corpora(HfConfig(**options))[0])
     assert "\n" not in str(caught.value)
+
+
+def test_all_documents_held_out(folder):
+    train, _ = corpora(HfConfig(name=str(folder), val_documents=10))
+    with pytest.raises(UserError, match=r"data\.val_documents=10 holds out all"):
+        texts(train)
+
+
+def test_a_file_format_is_no_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.txt").write_text("not a corpus")
+    with pytest.raises(UserError, match=r"data\.name=text is a file format.*data=text"):
+        corpora(HfConfig(name="text"))

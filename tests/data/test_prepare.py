@@ -12,6 +12,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from bertlab.data import prepare as module
 from bertlab.data.config import (
@@ -24,6 +25,7 @@ from bertlab.data.config import (
 )
 from bertlab.data.corpus import corpora
 from bertlab.data.prepare import build_shards, cache_folder, prepare
+from bertlab.data.tokenizer import Tokenizer
 from bertlab.data.tokenizer_training import train_on_corpus
 from bertlab.errors import UserError
 
@@ -119,8 +121,9 @@ LINES = st.lists(
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=LINES, batch=st.integers(1, 20), piece=st.integers(4, 12), excerpt=st.integers(1, 8))
+@given(lines=LINES, batch=st.integers(1, 20), piece=st.integers(6, 12), excerpt=st.integers(1, 8))
 def test_stream_is_that_of_the_definition(tokenizers, tmp_path_factory, lines, batch, piece, excerpt):
+    # What has no white space is cut only beyond twice the size of a piece, that is 12 or more.
     folder = tmp_path_factory.mktemp("stream")
     (folder / "a.txt").write_text("\n".join([*lines, "last"]), encoding="utf-8", newline="")
     with pytest.MonkeyPatch.context() as patch:  # small sizes, so that everything is cut everywhere
@@ -287,3 +290,40 @@ def test_cache_that_cannot_be_written(tmp_path, vocabulary):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=r"data\.cache_dir: .*Not a directory"):
         prepare(KjvConfig(cache_dir=str(tmp_path / "file" / "cache")), PretrainedTokenizerConfig(path=str(vocabulary)))
+
+
+@pytest.mark.parametrize("pipeline", ["byte_level", "metaspace"])
+def test_a_blank_in_front_of_every_text_does_not_show_where_it_was_cut(pipeline, tokenizers, tmp_path):
+    backend = tokenizers[1].backend if pipeline == "byte_level" else tokenizers[2].backend
+    backend = type(backend).from_str(backend.to_str())
+    backend.pre_tokenizer = (
+        pre_tokenizers.ByteLevel(add_prefix_space=True) if pipeline == "byte_level" else pre_tokenizers.Metaspace()
+    )
+    text = "foo\nbar\n" * 8000
+    path = tmp_path / "text.txt"
+    path.write_text(text)
+    corpus = corpora(TextConfig(train_files=[str(path)], document="file"))[0]
+    tokenizer = Tokenizer(backend)
+    shards = build_shards(corpus, tokenizer, tmp_path / "cache", workers=1)
+    assert shards.num_tokens == len(tokenizer.encode(text).ids) + 1
+
+
+def test_many_unknown_tokens_are_reported(tmp_path, caplog):
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "known"]))
+    (tmp_path / "text.txt").write_text("known " * 90 + "strange " * 10)
+    config = TextConfig(train_files=[str(tmp_path / "text.txt")], cache_dir=str(tmp_path / "cache"))
+    prepare(config, PretrainedTokenizerConfig(path=str(vocabulary)))
+    assert "9.9 % of the tokens are unknown" in caplog.text
+
+
+def test_the_tokenizer_is_checked_before_the_corpus_is_tokenised(tmp_path):
+    (tmp_path / "text.txt").write_text("some words " * 90)
+    config = TextConfig(train_files=[str(tmp_path / "text.txt")], cache_dir=str(tmp_path / "cache"))
+
+    def refuse(tokenizer):
+        raise UserError(f"{tokenizer.vocab_size} entries do not fit")
+
+    with pytest.raises(UserError, match="entries do not fit"):
+        prepare(config, WordPieceConfig(vocab_size=50), check_tokenizer=refuse)
+    assert not (tmp_path / "cache" / "shards").exists()

@@ -62,11 +62,11 @@ def test_wordpiece_spells_every_word_of_its_text(val):
         assert tokenizer.unk_id not in tokenizer.encode(piece.text).ids
 
 
-def test_alphabet_is_capped():
-    rare = "".join(chr(0x4E00 + number) for number in range(3000))
-    tokenizer = train_tokenizer(WordPieceConfig(vocab_size=5000), ["light " * 50, "一丁七万" * 9, rare])
-    assert tokenizer.vocab_size < 1100
-    assert tokenizer.unk_id not in tokenizer.encode("light 一丁七万").ids
+def test_letters_that_continue_words_are_capped():
+    rare = "".join(chr(0xA000 + number) for number in range(1165))  # the syllables of Yi
+    tokenizer = train_tokenizer(WordPieceConfig(vocab_size=5000), ["light " * 9000, rare])
+    assert sum(len(token) == 1 for token in tokenizer.backend.get_vocab()) == 1000
+    assert tokenizer.encode("light").tokens == ["light"]
 
 
 def test_unigram_smaller_than_its_alphabet(val):
@@ -122,3 +122,24 @@ def test_no_text(tmp_path):
     corpus, _ = corpora(TextConfig(train_files=[f"{tmp_path}/a.txt"]))
     with pytest.raises(UserError, match=r"a\.txt\): no text to train a tokenizer on"):
         train_on_corpus(WordPieceConfig(), corpus)
+
+
+def test_ideographs_are_limited_by_the_vocabulary_alone():
+    ideographs = [chr(0x4E00 + number) for number in range(3000)]
+    text = "".join(ideographs) * 2 + " and some words of letters, words of letters " * 50
+    tokenizer = train_tokenizer(WordPieceConfig(vocab_size=4000), [text])
+    assert all(tokenizer.backend.token_to_id(ideograph) is not None for ideograph in ideographs)
+    assert tokenizer.encode("words 丁").tokens == ["words", "丁"]
+
+
+def test_a_vocabulary_without_room_for_the_characters_is_refused():
+    text = "the quick brown fox jumps over the lazy dog " * 10
+    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=16 has no room .* \d+% of it would be unknown"):
+        train_tokenizer(WordPieceConfig(vocab_size=16), [text])
+    # What is rare gives way to what is common.
+    tokenizer = train_tokenizer(
+        WordPieceConfig(vocab_size=40), ["abcdefgh " * 500 + "".join(map(chr, range(945, 970)))]
+    )
+    assert tokenizer.vocab_size <= 40
+    assert tokenizer.encode("h").tokens == ["h"]
+    assert tokenizer.encode("ω").tokens == ["[UNK]"]

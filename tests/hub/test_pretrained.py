@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from bertlab import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 from bertlab.errors import UserError
-from bertlab.hub import layout_of, load_pretrained, require_layout, save_pretrained
+from bertlab.hub import layout_of, load_pretrained, save_pretrained
 
 SIZES = {
     "vocab_size": 31,
@@ -101,9 +101,7 @@ def test_what_transformers_does_not_have_is_said(
     assert layout_of(model.config) is None
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "bertlab"
     [message] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    with pytest.raises(UserError) as error:
-        require_layout(model.config)
-    assert str(error.value) in message
+    assert "bertlab.load_pretrained opens it" in message
     assert "\n" not in message
     for field, value in fields.items():
         if field not in MODERN or value != MODERN[field]:
@@ -111,8 +109,8 @@ def test_what_transformers_does_not_have_is_said(
 
 
 def test_the_layout_follows_from_the_fields() -> None:
-    assert require_layout(BertConfig(**SIZES)) == "bert"
-    assert require_layout(BertConfig(**SIZES, **MODERN)) == "modernbert"
+    assert layout_of(BertConfig(**SIZES)) == "bert"
+    assert layout_of(BertConfig(**SIZES, **MODERN)) == "modernbert"
     assert layout_of(BertConfig(**SIZES, **{**MODERN, "bias": True})) == "modernbert"
     assert layout_of(BertConfig(**SIZES, type_vocab_size=0)) is None
     assert layout_of(BertConfig(**SIZES, attention_backend="reference", gradient_checkpointing="full")) == "bert"
@@ -278,7 +276,12 @@ def test_an_encoder_alone_is_not_a_masked_model(tmp_path: Path) -> None:
         ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ("bert", {"vocab_size": "REMOVED"}, "vocab_size is missing"),
         ("bert", {"hidden_size": "12"}, "hidden_size is missing or not an integer"),
-        ("bert", {"layer_norm_eps": [1]}, "config.json"),
+        ("bert", {"layer_norm_eps": [1]}, "layer_norm_eps=[1] is not a number"),
+        ("bert", {"initializer_range": "x"}, "initializer_range='x' is not a number"),
+        ("bert", {"type_vocab_size": True}, "type_vocab_size=True is not an integer"),
+        ("modern", {"rope_parameters": "linear"}, "rope_type=linear"),
+        ("modern", {"rope_parameters": {"full_attention": {"rope_theta": "x"}}}, "rope_theta='x' is not a number"),
+        ("modern", {"layer_types": "REMOVED", "global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0"),
         ("bert", {"num_attention_heads": 5}, "num_attention_heads=5 does not divide"),
         ("bert", {"model_type": "roberta"}, "model_type=roberta cannot be opened; these can: bert, modernbert"),
         ("modern", {"classifier_pooling": "mean"}, "classifier_pooling=mean is not supported, only cls is"),
@@ -381,3 +384,11 @@ def test_importing_the_package_is_quick() -> None:
     script += "assert 'transformers' not in sys.modules and 'huggingface_hub' not in sys.modules"
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", script], cwd=root, check=True)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "~nobody-at-all/model", "/proc/nothing/there"])
+def test_names_of_no_folder(name: str) -> None:
+    with pytest.raises(UserError):
+        load_pretrained(name)
+    with pytest.raises(UserError):
+        save_pretrained(BertModel(BertConfig(**SIZES)), name)

@@ -15,6 +15,7 @@ from bertlab import BertConfig, BertForMaskedLM, BertForSequenceClassification, 
 from bertlab.models.bert import initialize
 from bertlab.modules import FeedForward, ScaledDotProductAttention
 from bertlab.ops.attention import BACKENDS
+from bertlab.ops.loss import IGNORED
 
 SIZES = {
     "vocab_size": 29,
@@ -360,7 +361,37 @@ def test_the_backend_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         BertModel(BertConfig(**SIZES))
         BertModel(BertConfig(**SIZES, attention_backend="reference"))
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["attention backend: sdpa", "attention backend: reference"]
+    assert messages == [
+        "attention backend: sdpa, and reference for attention dropout on the CPU (auto)",
+        "attention backend: reference",
+    ]
+
+
+@pytest.mark.parametrize("fields", [{}, MODERN], ids=["bert", "modern"])
+def test_the_whole_training_graph_compiles(fields: dict[str, Any]) -> None:
+    model = BertForMaskedLM(BertConfig(**SIZES, **fields, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    ids = torch.randint(0, SIZES["vocab_size"], (2, 6))
+    positions, labels = torch.tensor([1, 4, 7]), torch.tensor([2, 3, IGNORED])
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    losses = [f(ids, labels=labels, masked_positions=positions).loss for f in (compiled, model)]
+    gradients = [torch.autograd.grad(loss, model.bert.embeddings.tokens.weight)[0] for loss in losses]
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_rotary_tables_stay_in_float32() -> None:
+    model = BertModel(BertConfig(**SIZES, **MODERN))
+    before = model.position.cos.clone()
+    model.to(torch.bfloat16)
+    assert next(model.parameters()).dtype == torch.bfloat16
+    assert torch.equal(model.position.cos, before)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(2, 1), torch.zeros(3)])
+def test_labels_of_a_classifier_must_be_one_a_row(labels: torch.Tensor) -> None:
+    model = BertForSequenceClassification(BertConfig(**SIZES, num_labels=1))
+    with pytest.raises(ValueError, match="labels .* must be"):
+        model(torch.zeros(2, 4, dtype=torch.int64), labels=labels)
 
 
 IDS = torch.zeros(2, 5, dtype=torch.int64)

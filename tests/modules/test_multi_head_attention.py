@@ -1,5 +1,8 @@
 """The attention modules: the shapes of the article, heads, residual and LayerNorm, with torch as a second opinion."""
 
+import dataclasses
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +12,7 @@ from torch.nn import functional as F
 
 from bertlab.modules import MultiHeadAttention, RotaryPositions, ScaledDotProductAttention
 from bertlab.ops import SequenceLayout
-from bertlab.ops.attention import BACKENDS
+from bertlab.ops.attention import BACKENDS, Backend
 
 EXACT = {"atol": 1e-12, "rtol": 0.0}
 
@@ -216,6 +219,19 @@ def test_what_cannot_be_built(arguments: dict, words: str) -> None:
         ScaledDotProductAttention(backend="flash")
 
 
-def test_auto_is_resolved_when_built() -> None:
-    assert ScaledDotProductAttention().backend == "sdpa"
-    assert "backend=sdpa" in repr(ScaledDotProductAttention())
+def test_auto_takes_the_reference_for_dropout_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    for name, backend in BACKENDS.items():
+
+        def spy(*tensors: Tensor, backend: Backend = backend, name: str = name, **arguments: Any) -> Tensor:
+            used.append(name)
+            return backend.function(*tensors, **arguments)
+
+        monkeypatch.setitem(BACKENDS, name, dataclasses.replace(backend, function=spy))
+    module = ScaledDotProductAttention(dropout=0.1)
+    assert "backend=auto" in repr(module)
+    q = torch.randn(1, 2, 3, 4)
+    module(q, q, q)
+    module.eval()(q, q, q)
+    ScaledDotProductAttention(dropout=0.1, backend="sdpa")(q, q, q)
+    assert used == ["reference", "sdpa", "sdpa"]

@@ -298,6 +298,15 @@ KEYS = torch.ones(2, 4, dtype=torch.bool)
         ((Q, Q, Q), {"dropout_p": 1.0}, "dropout_p=1.0"),
         ((Q, Q, Q), {"dropout_p": -0.1}, "dropout_p=-0.1"),
         ((Q, Q, Q), {"window": 0}, "window=0"),
+        ((Q, Q[:, :1], Q[:, :1]), {}, "do not fit together"),
+        ((Q, Q[:1], Q[:1]), {}, "do not fit together"),
+        ((Q, Q, Q), {"bias": torch.ones(Q.shape[2], Q.shape[2], dtype=torch.bool)}, "masks go in mask="),
+        ((Q, Q, Q), {"bias": torch.ones(5, *Q.shape[1:3], Q.shape[2])}, "does not fit"),
+        (
+            (T, T, T),
+            {"backend": "reference", "layout": SequenceLayout.packed(torch.tensor([0, len(T) - 1]))},
+            "ends at",
+        ),
         ((Q, Q, Q), {"backend": "flash"}, "'flash' is not one of auto, reference, sdpa"),
         ((T, T, T), {"backend": "sdpa", "layout": SequenceLayout.packed(torch.tensor([0, 6]))}, "not support packed"),
         ((Q, Q, Q), {"backend": "sdpa", "dropout_p": 0.1, "dropout_seed": 1}, "does not support seeded_dropout"),
@@ -311,9 +320,19 @@ def test_what_does_not_fit_is_refused(backend: str, tensors: tuple, arguments: d
 
 def test_auto_takes_a_backend_that_can() -> None:
     assert resolve_backend("auto") == "sdpa"
+    assert resolve_backend("auto", cpu_dropout=True) == "reference"  # torch has no fused kernel for it
+    assert resolve_backend("sdpa", cpu_dropout=True) == "sdpa"  # asked for by name, torch's own steps do it
     for packed, seeded in product([False, True], repeat=2):
         chosen = BACKENDS[resolve_backend("auto", packed=packed, seeded_dropout=seeded)]
         assert chosen.packed or not packed
         assert chosen.seeded_dropout or not seeded
     out = attention(Q, Q, Q, dropout_p=0.5, dropout_seed=3)
     assert out.shape == Q.shape
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_half_precision_does_not_overflow(backend: str) -> None:
+    q = torch.full((1, 1, 3, 64), 40.0, dtype=torch.float16)  # q.k is 102,400; float16 ends at 65,504
+    out = attention(q, q, q, backend=backend)
+    torch.testing.assert_close(out, q, rtol=1e-2, atol=0)
+    assert attention_weights(q, q).isfinite().all()

@@ -44,3 +44,9 @@ def test_masks_that_are_none(mask: torch.Tensor) -> None:
 def test_offsets_that_are_none(offsets: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="cu_seqlens must be"):
         SequenceLayout.packed(offsets)
+
+
+@pytest.mark.parametrize("offsets", [[1, 3], [0, 4, 2]])
+def test_offsets_ascend_from_zero(offsets: list[int]) -> None:
+    with pytest.raises(ValueError, match="must ascend from 0"):
+        SequenceLayout.packed(torch.tensor(offsets))

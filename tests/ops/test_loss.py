@@ -80,3 +80,15 @@ def test_gradient_of_the_loss_by_finite_differences():
     logits = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 6, -100, 3, 3])
     assert torch.autograd.gradcheck(lambda x: masked_lm_loss(x, labels), (logits,))
+
+
+def test_a_label_that_is_none_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        masked_lm_loss(torch.randn(2, 5), torch.tensor([3, -1]))
+
+
+def test_second_derivatives_are_refused_not_wrong() -> None:
+    logits = torch.randn(3, 5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(masked_lm_loss(logits, torch.tensor([0, 1, 2])), logits, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable|does not require grad"):
+        gradient.square().sum().backward()

@@ -2,17 +2,21 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from bertlab.cli.export import main as export_main
 from bertlab.data.batch import Batch
 from bertlab.data.tokenizer import Tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import RunFailure, UserError
 from bertlab.hub import load_pretrained
 from bertlab.tasks.pretraining import MaskedLMTask
+from bertlab.training.checkpoint import AtomicCheckpointIO, read_weights
 from bertlab.training.config import RunConfig
 from bertlab.training.export import export_run
 from bertlab.training.run import run
@@ -179,3 +183,94 @@ def test_export_of_what_is_no_run(
     with pytest.raises(UserError, match="before its first checkpoint"):
         export_run(tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_diverged_run_ends_with_one_message(tmp_path: Path, tiny_config: Callable[..., RunConfig]) -> None:
+    overrides = [
+        "optimizer.lr=1e30",
+        "optimizer.max_grad_norm=null",
+        "trainer.log_every_n_steps=1",
+        "schedule=constant",
+    ]
+    with pytest.raises(RunFailure, match=r"train/loss is nan at step \d.*optimizer\.lr"):
+        run(tiny_config(tmp_path / "run", *overrides), name="tiny", overrides=[])
+    info = info_of(tmp_path / "run")
+    assert (info["status"], info["exit_code"]) == ("failed", 1)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert records[0]["train/loss"] > 0
+    assert records[-1]["train/loss"] is None
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_what_wandb_comes_upon_does_not_touch_the_run(
+    tmp_path: Path, tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    finish = wandb.finish
+
+    def fail(**arguments: Any) -> None:
+        assert info_of(tmp_path / "run")["status"] == "done"  # written before W&B takes its time
+        finish(**arguments)
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(wandb, "finish", fail)
+    run(tiny_config(tmp_path / "run", "logger=wandb"), name="tiny", overrides=[])
+    assert info_of(tmp_path / "run")["status"] == "done"
+    assert "no route to host" in caplog.text
+    assert "wandb sync" in caplog.text
+
+
+def test_wandb_that_does_not_start(
+    tmp_path: Path, tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "sideways")
+    with pytest.raises(UserError, match="W&B does not start: .*logger=csv"):
+        run(tiny_config(tmp_path / "run", "logger=wandb"), name="tiny", overrides=[])
+    assert info_of(tmp_path / "run")["exit_code"] == 2
+
+
+def test_a_checkpoint_is_replaced_in_one_stroke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "checkpoints" / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {"model.w": torch.ones(2)}}, file)
+
+    def half(content: object, path: Path) -> None:
+        assert path.parent == file.parent  # a rename within one file system
+        path.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(OSError, match="no space"):
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, file)
+    assert torch.equal(read_weights(file)["w"], torch.ones(2))
+    assert list(file.parent.iterdir()) == [file]
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(UserError, match="last.ckpt is not a checkpoint that can be read"):
+        read_weights(file)
+
+
+def test_an_export_that_was_cut_short_does_not_hide_the_checkpoints(
+    tmp_path: Path, tiny_config: Callable[..., RunConfig]
+) -> None:
+    run_dir = run(tiny_config(tmp_path / "run"), name="tiny", overrides=[]).run_dir
+    (run_dir / "model" / "config.json").unlink()  # it is written last
+    assert export_run(run_dir, tmp_path / "out") == "bert"
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (run_dir / "model/model.safetensors").read_bytes()
+
+
+def test_export_says_who_can_open_it(
+    tmp_path: Path, tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for fields, opener in ((["model.norm=pre"], "bertlab.load_pretrained"), ([], "AutoModelForMaskedLM")):
+        run_dir = run(tiny_config(tmp_path / opener, *fields), name="tiny", overrides=[]).run_dir
+        monkeypatch.setattr(sys, "argv", ["export.py", str(run_dir), str(tmp_path / f"{opener} out")])
+        with pytest.raises(SystemExit) as stop:
+            export_main()
+        assert stop.value.code == 0
+        assert f"{opener}" in capsys.readouterr().out

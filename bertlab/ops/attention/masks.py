@@ -64,7 +64,7 @@ def allowed_pairs(
         if not fits:
             raise ValueError(f"a mask that expands to {list(given.shape)} does not fit [b, h, i, j] = {pairs}")
     if layout is not None and layout.is_packed:
-        ids = layout.sequence_ids(pairs[2])
+        ids = layout.sequence_ids(pairs[2])  # [t]
         parts.append((ids[:, None] == ids[None, :])[None, None])
     if window is not None:
         rows, cols = torch.arange(pairs[2], device=q.device), torch.arange(pairs[3], device=q.device)

@@ -38,7 +38,7 @@ def attention_weights(
         ``[b, h, i, j]``, in float32 at least; each row sums to 1, or to 0 where the query may attend to nothing.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    scores = einsum(q, k, "b h i d, b h j d -> b h i j") * scale
+    scores = einsum(q * scale, k, "b h i d, b h j d -> b h i j")  # scaled first: float16 overflows at 65,504
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if bias is not None:
         scores = scores + bias

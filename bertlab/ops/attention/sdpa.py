@@ -5,7 +5,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertlab.ops.attention.masks import allowed_pairs
-from bertlab.ops.attention.reference import reference_attention
 from bertlab.ops.layout import SequenceLayout
 
 
@@ -23,20 +22,6 @@ def sdpa_attention(
     window: int | None,
 ) -> Tensor:
     """softmax(Q K^T * scale + bias) V by a fused kernel; arguments and result as in ``attention``."""
-    if dropout_p > 0.0 and q.device.type == "cpu":
-        # torch has no fused CPU kernel with dropout: it would compute the same formula in steps, and keep more of them.
-        return reference_attention(
-            q,
-            k,
-            v,
-            layout=layout,
-            mask=mask,
-            bias=bias,
-            scale=scale,
-            dropout_p=dropout_p,
-            dropout_seed=dropout_seed,
-            window=window,
-        )
     allowed = allowed_pairs(layout, mask, window, q, k)
     if allowed is None:
         attn_mask = None if bias is None else bias.to(q.dtype)
