@@ -1,7 +1,7 @@
 # The steps of the README on a machine with NVIDIA GPUs; it also runs without one.
 # The Python is that of Ubuntu 24.04, 3.12: see CONTRIBUTING.md for what is known of it.
 #   docker build -t bertlab .
-#   docker run --rm --gpus all --ipc=host -v "$PWD/runs:/home/ubuntu/bertlab/runs" bertlab
+#   mkdir -p runs && docker run --rm --gpus all --ipc=host -v "$PWD/runs:/home/ubuntu/bertlab/runs" bertlab
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04
 
 RUN apt-get update \

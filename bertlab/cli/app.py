@@ -28,10 +28,10 @@ def run_command(command: Callable[[], None]) -> int:
         0 done, 1 it failed, 2 the user's input was wrong, 130 SIGINT, 143 SIGTERM (a handler is installed meanwhile).
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it announces every retry
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for chatty in ("httpx", "fsspec", "datasets", "filelock"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces every retry
     try:
         with raise_on_signals():
             command()
@@ -69,7 +69,7 @@ def run_hydra_command(task: Callable[..., None]) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
-    from omegaconf import DictConfig
+    from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from bertlab.cli.schema import register_schemas
@@ -85,7 +85,9 @@ def run_hydra_command(task: Callable[..., None]) -> int:
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
     def application(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
-        overrides = list(hydra_config.overrides.task)
+        typed = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)  # an interpolation stays as it is
+        assert isinstance(typed, list)
+        overrides = [str(override) for override in typed]
         choices = hydra_config.runtime.choices
         options = {group: str(option) for group, option in choices.items() if option and not group.startswith("hydra/")}
         # A list of experiments is no option of the group to Hydra, but it is what the user chose.

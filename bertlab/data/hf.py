@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from bertlab.data.config import HfConfig
 from bertlab.data.files import file_digest, missing_field
 from bertlab.data.pieces import Corpus, Piece, pieces_of
 from bertlab.errors import UserError, user_path
+
+logger = logging.getLogger(__name__)
 
 _OWN_FILES = "data=text data.train_files='[corpus/**/*.txt]' reads files of your own instead"
 
@@ -128,6 +131,8 @@ def hf_corpora(config: HfConfig) -> tuple[Corpus, Corpus | None]:
     name = str(user_path(config.name, "data.name")) if config.name.startswith("~") else config.name
     if name in _PACKAGED_DATASETS_MODULES and not Path(name).is_dir():
         raise UserError(f"data.name={name} is a file format, not a dataset: {_OWN_FILES}")
+    if not Path(name).is_dir():
+        logger.info("asking the Hugging Face hub for %s", name)
     try:
         builder = datasets.load_dataset_builder(name, config.config, revision=config.revision)
         available = list(builder.as_streaming_dataset())

@@ -77,7 +77,7 @@ class Encoder(nn.Module):
     def forward_with_weights(
         self, x: Tensor, layout: SequenceLayout, position: PositionEncoding
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Apply all layers and keep what they show.
+        """Apply all layers and keep what they show; nothing is recomputed in the backward pass, whatever was asked.
 
         Returns:
             The hidden states ``[b, i, e]``: the input's and those after each layer (the last one after the final norm);

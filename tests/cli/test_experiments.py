@@ -34,6 +34,27 @@ def test_two_steps_of_every_experiment(
     assert config["model"]["norm"] == {"bert": "post", "modern": "pre"}[model]
 
 
+def test_runs_are_named_after_their_experiments(
+    command: Callable[..., Any], tiny_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = ["experiment=demo,mlm_tiny", "-m"]  # where it stands does not matter
+    for arguments in (sweep, ["experiment=[demo,mlm_tiny]"], []):
+        outcome = command("train", *tiny_overrides, *arguments)
+        assert outcome.code == 0, outcome.err
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # Hydra itself writes nothing
+    options = {
+        path.name.rpartition("-20")[0]: yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))["options"]
+        for path in (tmp_path / "runs").iterdir()
+    }
+    assert {name: option.get("experiment") for name, option in options.items()} == {
+        "demo": "demo",
+        "mlm_tiny": "mlm_tiny",
+        "demo+mlm_tiny": "demo+mlm_tiny",
+        "run": None,
+    }
+
+
 def test_the_embedded_corpus_with_its_own_tokenizer(command: Callable[..., Any], tmp_path: Path) -> None:
     small = ["model.hidden_size=16", "model.intermediate_size=16", "data.sequence_length=32", "logger=none"]
     budget = ["trainer.max_time=null", "trainer.max_steps=2", "trainer.progress_bar=false"]

@@ -1,5 +1,6 @@
 """--help and --cfg job answer quickly: real processes, which must not load the heavy libraries."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from bertlab.cli.app import CONFIGS
+from bertlab.cli.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "lightning", "pytorch_lightning", "transformers", "datasets", "wandb")
@@ -75,6 +77,11 @@ def test_help_lists_every_option(name: str, command: Callable[..., Any]) -> None
         for option in group.glob("*.yaml"):
             described = [line for line in lines if re.match(rf"    {option.stem}\s+\S", line)]
             assert described, f"{group.name}={option.stem} is not described"
+    for path, schema in SCHEMAS.items():
+        prefix = "" if path == "run" else path.partition("/")[0] + "."
+        groups = {path.name for path in CONFIGS.iterdir()} if path == "run" else set()
+        for field in {field.name for field in dataclasses.fields(schema)} - groups:
+            assert any(re.match(rf"  {prefix}{field}: \S", line) for line in lines), f"{prefix}{field} is not described"
     assert "train.py" in outcome.out if name == "train" else "prepare_data.py" in outcome.out
 
 
