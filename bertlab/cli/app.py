@@ -120,6 +120,11 @@ def run_hydra_command(task: Callable[..., None]) -> int:
     return run_command(compose_and_run)
 
 
+def options_of(group: str) -> list[str]:
+    """The options of a config group; empty when there is no such group."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
 def hydra_message(error: BaseException) -> str:
     """One of Hydra's errors in our words, or in its own on one line."""
     from hydra.errors import OverrideParseException
@@ -141,12 +146,11 @@ def hydra_message(error: BaseException) -> str:
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return f"{cause.full_key}: {str(cause).splitlines()[0]}"
     if missing := re.search(r"Could not load '(\w+)/(\w+)'", str(error)):
-        group = missing.group(1)
-        options = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
-        return f"{group}={missing.group(2)}: there is no such option; available options: {', '.join(options)}"
+        group, option = missing.groups()
+        return f"{group}={option}: there is no such option; available options: {', '.join(options_of(group))}"
     if "override must be a string or a list" in str(error):
         for group, _, option in (argument.partition("=") for argument in sys.argv[1:]):
-            options = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+            options = options_of(group)
             if options and re.fullmatch(r"[\d.]+|null|true|false|", option):
                 return f"{group}={option}: this must be a string, the name of an option: {', '.join(options)}"
     text = str(error).split("Config search path:")[0]

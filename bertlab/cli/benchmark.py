@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from bertlab.cli.app import CONFIGS, run_command
+from bertlab.cli.app import options_of, run_command
 from bertlab.errors import UserError
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     def command() -> None:
-        known = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
+        known = options_of("experiment")
         unknown = [name for name in arguments.experiments if name not in known]
         if unknown:
             raise UserError(f"no such experiment: {', '.join(unknown)}; there are {', '.join(known)}")

@@ -45,7 +45,7 @@ def cached_folder(folder: Path, build: Callable[[Path], None], *, what: str) -> 
         with _locked(folder, what):
             _build(folder, build, what)
     except OSError as error:
-        raise UserError(f"data.cache_dir: {error.filename or folder}: {error.strerror}") from error
+        raise UserError(f"data.cache_dir: {error.filename or folder}: {error.strerror or error}") from error
     return folder
 
 

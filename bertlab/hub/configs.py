@@ -173,14 +173,14 @@ def _read_fields(
     for key, wanted in fixed.items():
         if values.get(key, wanted) != wanted:
             problems.append(f"{key}={values[key]} is not supported, only {wanted} is")
-    for field in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-        if not isinstance(values.get(keys[field][0]), int):
-            problems.append(f"{keys[field][0]} is missing or not an integer")
+    required = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     kinds = {field.name: type(field.default) for field in dataclasses.fields(BertConfig) if field.default is not None}
     for field, names in keys.items():
         value, kind = values.get(names[0]), kinds.get(field, int)
         taken = (int, float) if kind is float else (kind,)
-        if value is not None and type(value) not in taken:
+        if field in required and type(value) is not int:
+            problems.append(f"{names[0]} is missing or not an integer")
+        elif value is not None and type(value) not in taken:
             problems.append(f"{names[0]}={value!r} is not {_KINDS[kind]}")
     check(problems)
     # A null is a setting that the model does without, such as the padding token's id.
